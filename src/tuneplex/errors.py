@@ -1,0 +1,173 @@
+"""The errors of tuneplex: one tree, and what a client sees of each.
+
+::
+
+    TuneplexError
+    ├─ UserError               the person at the command line can mend it (exit code 2)
+    │   ├─ FleetFileError      fleet.yaml is wrong: file, line, key
+    │   ├─ SourceError         a base or an adapter cannot be fetched or read
+    │   └─ StateError          no fleet runs here, or another one already does
+    ├─ EngineError             an engine did not do what it was asked
+    │   └─ EngineStartError    it ended before it was ready
+    └─ ApiError                becomes an HTTP response in OpenAI's shape
+        ├─ BadRequest          400
+        ├─ Unauthorized        401
+        ├─ NotFound            404
+        ├─ MethodNotAllowed    405
+        ├─ TooLarge            413
+        ├─ UpstreamError       502  the engine broke off or answered in another shape
+        ├─ Unavailable         503  nothing can take the request now
+        └─ UpstreamTimeout     504
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+__all__ = [
+    "ApiError",
+    "BadRequest",
+    "EngineError",
+    "EngineStartError",
+    "FleetFileError",
+    "MethodNotAllowed",
+    "NotFound",
+    "SourceError",
+    "StateError",
+    "TooLarge",
+    "TuneplexError",
+    "Unauthorized",
+    "Unavailable",
+    "UpstreamError",
+    "UpstreamTimeout",
+    "UserError",
+]
+
+
+class TuneplexError(Exception):
+    """Anything that tuneplex raises on purpose."""
+
+
+class UserError(TuneplexError):
+    """A mistake that the person at the command line can mend; `hint` says how.
+
+    Args:
+        message: What is wrong, and where.
+        hint: What to do about it, or an empty string.
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class FleetFileError(UserError):
+    """The fleet file is wrong. The message starts with `FILE:LINE: KEY: `, as far as they are known."""
+
+
+class SourceError(UserError):
+    """A base model or an adapter cannot be fetched, read or used."""
+
+
+class StateError(UserError):
+    """No fleet runs in this state directory, or another one already does."""
+
+
+class EngineError(TuneplexError):
+    """An engine did not do what it was asked; the message holds the engine's own words."""
+
+
+class EngineStartError(EngineError):
+    """An engine ended, or gave up, before it was ready; `tail` holds its last log lines."""
+
+    def __init__(self, message: str, *, tail: str = "") -> None:
+        super().__init__(message)
+        self.tail = tail
+
+
+class ApiError(TuneplexError):
+    """An error that a client of the gateway sees, in the shape of OpenAI's API.
+
+    Args:
+        message: For the client's eyes: no internal address, no secret.
+        param: The request field at fault, if one is.
+        code: A short machine-readable reason, if there is one.
+        retry_after_s: Seconds after which trying again makes sense; sent as `retry-after`.
+    """
+
+    status: ClassVar[int] = 500
+    kind: ClassVar[str] = "server_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        """The JSON body, `{"error": {"message", "type", "param", "code"}}`."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+
+class BadRequest(ApiError):
+    """The request itself is wrong."""
+
+    status = 400
+    kind = "invalid_request_error"
+
+
+class Unauthorized(ApiError):
+    """No key, or not one that we know."""
+
+    status = 401
+    kind = "authentication_error"
+
+
+class NotFound(ApiError):
+    """No such model or route, or not for this key: the two look the same."""
+
+    status = 404
+    kind = "invalid_request_error"
+
+
+class MethodNotAllowed(ApiError):
+    """The route exists, for another method."""
+
+    status = 405
+    kind = "invalid_request_error"
+
+
+class TooLarge(ApiError):
+    """The body is over the gateway's limit."""
+
+    status = 413
+    kind = "invalid_request_error"
+
+
+class UpstreamError(ApiError):
+    """The engine broke off, or answered something that is not an answer."""
+
+    status = 502
+
+
+class Unavailable(ApiError):
+    """Nothing can take the request at the moment."""
+
+    status = 503
+
+
+class UpstreamTimeout(ApiError):
+    """The engine did not answer in time."""
+
+    status = 504

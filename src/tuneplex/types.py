@@ -1,0 +1,372 @@
+"""The vocabulary: frozen values that every other part speaks in.
+
+All of them are `msgspec.Struct`s, so the same value travels over the feed, through the admin API and into files.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+__all__ = [
+    "AdapterStatus",
+    "AdapterVersion",
+    "Base",
+    "Change",
+    "Decision",
+    "FleetSpec",
+    "FleetView",
+    "GatewayReport",
+    "GatewaySettings",
+    "GatewayStatus",
+    "Listen",
+    "Model",
+    "PoolSpec",
+    "Principal",
+    "Replica",
+    "ReplicaState",
+    "ReplicaStatus",
+    "Route",
+    "Status",
+    "Timeouts",
+]
+
+
+class Route(StrEnum):
+    """The API routes that are sent on to an engine; the value is the path below `/v1`."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    EMBEDDINGS = "embeddings"
+
+
+class ReplicaState(StrEnum):
+    """Where a replica is in its life."""
+
+    REQUESTED = "requested"
+    STARTING = "starting"
+    READY = "ready"
+    ASLEEP = "asleep"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who calls, after authentication."""
+
+    tenant: str
+    key_id: str
+
+
+class AdapterVersion(msgspec.Struct, frozen=True):
+    """One immutable content of an adapter.
+
+    Attributes:
+        name: The adapter's name, as clients say it.
+        digest: SHA-256 over the adapter's files, 64 hex digits.
+        path: The local directory that holds `adapter_config.json` and the weights.
+        rank: The largest rank in it (LoRA `r`).
+        pool: The pool whose replicas serve it.
+        source: Where it came from, as the fleet file says it.
+    """
+
+    name: str
+    digest: str
+    path: str
+    rank: int
+    pool: str
+    source: str = ""
+
+    @property
+    def id(self) -> str:
+        """`NAME@DIGEST`, the digest cut to 12 digits. Engines load the version under this name.
+
+        A new content has a new name, so it can never meet another content's KV cache (vllm#42125).
+        """
+        return f"{self.name}@{self.digest[:12]}"
+
+
+class Model(msgspec.Struct, frozen=True):
+    """Something a client can name in `model`: the base, or an adapter.
+
+    Attributes:
+        name: The name that clients use.
+        version: The key into `Replica.serves`: the base's name, or an `AdapterVersion.id`.
+        parent: The base's name for an adapter, None for the base.
+        created: Unix time, seconds.
+    """
+
+    name: str
+    version: str
+    parent: str | None = None
+    created: int = 0
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """One running engine, as gateways see it.
+
+    Attributes:
+        name: Unique in the fleet, for instance `default-0`.
+        pool: The pool it belongs to.
+        engine: The kind of engine, which names the dialect: `vllm` or `openai`.
+        endpoint: `unix:/path`, `http://host:port` or `https://host:port[/prefix]`.
+        secret: The bearer token the engine wants, or empty.
+        state: Only READY takes new requests.
+        serves: What it can answer now: `Model.version` -> the engine's own name for it.
+        routes: The routes the engine offers.
+    """
+
+    name: str
+    pool: str
+    engine: str
+    endpoint: str
+    secret: str = ""
+    state: ReplicaState = ReplicaState.READY
+    serves: dict[str, str] = {}
+    routes: frozenset[Route] = frozenset(Route)
+
+    def __repr__(self) -> str:
+        """Without the secret, so that it cannot slip into a log."""
+        return f"Replica({self.name!r}, {self.state.value}, {self.endpoint!r})"
+
+
+class Timeouts(msgspec.Struct, frozen=True):
+    """How long the gateway waits for an engine, in seconds."""
+
+    connect_s: float = 5.0
+    first_byte_s: float = 600.0
+    between_chunks_s: float = 120.0
+
+
+class GatewaySettings(msgspec.Struct, frozen=True):
+    """What can change in a gateway while it runs.
+
+    Attributes:
+        key_sha256: Hex digest of the one key, or None when no key is asked for.
+        cors_origins: Origins that browsers may call from; `*` means any.
+        max_body: Largest request body, bytes.
+        timeouts: Towards engines.
+    """
+
+    key_sha256: str | None = None
+    cors_origins: tuple[str, ...] = ()
+    max_body: int = 16 * 1024 * 1024
+    timeouts: Timeouts = Timeouts()
+
+
+class FleetView(msgspec.Struct, frozen=True):
+    """All that a gateway knows of the fleet; replaced as a whole, never changed.
+
+    Attributes:
+        generation: Grows with every change.
+        models: By name; the base is among them.
+        aliases: Name that clients use -> name in `models`.
+    """
+
+    generation: int = 0
+    models: dict[str, Model] = {}
+    aliases: dict[str, str] = {}
+    replicas: tuple[Replica, ...] = ()
+    settings: GatewaySettings = GatewaySettings()
+
+    def model(self, name: str) -> Model | None:
+        """The model that `name`, perhaps an alias, stands for; None if there is none."""
+        return self.models.get(self.aliases.get(name, name))
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What policy chose, and why, in words that are only put together when somebody reads them."""
+
+    replica: Replica | None
+    reason: str
+
+
+class GatewayReport(msgspec.Struct, frozen=True):
+    """What a gateway tells control each second.
+
+    Attributes:
+        gateway: Its index.
+        pid: Its process.
+        generation: Of the FleetView it works with.
+        outstanding: Requests under way, by replica name.
+        counters: Metric name -> label values -> count since the process started.
+        buckets: Histogram name -> label values -> counts per bucket (last one: above all bounds), then the sum.
+    """
+
+    gateway: int
+    pid: int
+    generation: int
+    outstanding: dict[str, int] = {}
+    counters: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+    buckets: dict[str, list[tuple[tuple[str, ...], tuple[float, ...]]]] = {}
+
+
+class Base(msgspec.Struct, frozen=True):
+    """The frozen model that all adapters of a fleet share.
+
+    Attributes:
+        name: As clients say it in `model`.
+        path: The local directory with config, tokenizer and safetensors (empty when only external engines serve it).
+        source: Where it came from, as the fleet file says it.
+    """
+
+    name: str
+    path: str
+    source: str = ""
+
+
+class PoolSpec(msgspec.Struct, frozen=True):
+    """Replicas with the same engine settings.
+
+    Attributes:
+        name: Unique in the fleet.
+        replicas: How many; an external pool has one for each of its `urls`.
+        engine: `vllm` or `openai` (any server that speaks OpenAI's API and cannot load adapters).
+        launcher: `local` starts processes on this machine, `external` attaches to `urls`.
+        urls: Of external engines.
+        secret: The bearer token of external engines.
+        python: The interpreter of the environment that has the engine.
+        max_loras: Adapters that one batch may mix (device slots).
+        max_cpu_loras: Adapters that stay in host memory.
+        max_lora_rank: The largest rank served; one that vLLM knows.
+        max_model_len: Context length, tokens; None leaves it to the engine.
+        gpus: GPUs for each replica; 0 runs on the CPU.
+        kv_cache_bytes: KV cache of each replica; None leaves it to the engine (on the CPU: 1 GiB).
+        engine_args: Further arguments for the engine, as on its command line.
+        env: Further environment variables for the engine.
+    """
+
+    name: str
+    replicas: int = 1
+    engine: str = "vllm"
+    launcher: str = "local"
+    urls: tuple[str, ...] = ()
+    secret: str = ""
+    python: str = ""
+    max_loras: int = 4
+    max_cpu_loras: int = 4
+    max_lora_rank: int = 16
+    max_model_len: int | None = None
+    gpus: int = 0
+    kv_cache_bytes: int | None = None
+    engine_args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        """Without the secret and the environment, so that they cannot slip into a log."""
+        return f"PoolSpec({self.name!r}, replicas={self.replicas}, launcher={self.launcher!r})"
+
+
+class Listen(msgspec.Struct, frozen=True):
+    """Where the gateways listen, and how many there are; a change needs a restart of the fleet."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    gateways: int = 1
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+
+class FleetSpec(msgspec.Struct, frozen=True):
+    """A fleet file with everything resolved: sources are local directories, defaults are filled in."""
+
+    name: str
+    base: Base
+    adapters: tuple[AdapterVersion, ...] = ()
+    aliases: dict[str, str] = {}
+    pools: tuple[PoolSpec, ...] = ()
+    listen: Listen = Listen()
+    gateway: GatewaySettings = GatewaySettings()
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One difference between two fleet specs.
+
+    Attributes:
+        what: `adapter contacts`, `pool default`, `alias gpt-4o-mini`, `gateway`, `listen`, `base`.
+        kind: `add`, `remove` or `change`.
+        how: `live` (nothing restarts), `rolling` (replicas are replaced one by one) or `restart` (down and up).
+        detail: For people: `replicas 1 -> 2`.
+    """
+
+    what: str
+    kind: str
+    how: str
+    detail: str = ""
+
+
+class GatewayStatus(msgspec.Struct, frozen=True):
+    """One gateway process, as control sees it."""
+
+    index: int
+    pid: int | None = None
+    connected: bool = False
+    outstanding: int = 0
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    """One replica, as control sees it.
+
+    Attributes:
+        name: Unique in the fleet.
+        pool: Its pool.
+        state: Where it is in its life; DEAD with `gave_up` stays so until the fleet file changes.
+        phase: What a starting engine is doing, in a few words.
+        since_s: Seconds in this state.
+        pid: The engine's first process; None for an external one.
+        restarts: How often it was started again.
+        gave_up: No further restart is tried.
+        detail: The last error, for people.
+        log: The path of its log file, empty for an external one.
+        adapters: The `AdapterVersion.id`s it has loaded.
+        running: Requests the engine works on.
+        waiting: Requests that wait in the engine.
+        kv_use: Share of the KV cache in use, 0 to 1.
+    """
+
+    name: str
+    pool: str
+    state: ReplicaState
+    phase: str = ""
+    since_s: float = 0.0
+    pid: int | None = None
+    restarts: int = 0
+    gave_up: bool = False
+    detail: str = ""
+    log: str = ""
+    adapters: tuple[str, ...] = ()
+    running: int = 0
+    waiting: int = 0
+    kv_use: float = 0.0
+
+
+class AdapterStatus(msgspec.Struct, frozen=True):
+    """One adapter of the fleet and the replicas that have it loaded; `detail` tells why some do not."""
+
+    version: AdapterVersion
+    replicas: tuple[str, ...] = ()
+    detail: str = ""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The answer of `GET /status` on the admin socket.
+
+    Attributes:
+        name: The fleet's name.
+        url: Where clients call, `http://127.0.0.1:8000/v1`.
+        base: The base's name.
+        ready: At least one gateway and, in each pool, one replica can answer, with all adapters it should have.
+        started: Unix time of the supervisor's start, seconds.
+    """
+
+    name: str
+    url: str
+    base: str
+    ready: bool
+    started: float
+    gateways: tuple[GatewayStatus, ...] = ()
+    replicas: tuple[ReplicaStatus, ...] = ()
+    adapters: tuple[AdapterStatus, ...] = ()
+    aliases: dict[str, str] = {}
