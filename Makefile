@@ -1,0 +1,52 @@
+# The two commands of the README, and what they stand on.
+#   make demo              answers from the base and three fine-tunes; Ctrl-C ends it
+#   make demo ARGS=--once  the same, and stops by itself
+#   make test              lint, types, unit, integration and end-to-end tests
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+ENGINE := .venv-engine
+PIP := --disable-pip-version-check
+
+.PHONY: demo test check lint types format engine clean
+
+demo: .venv/runtime
+	@$(BIN)/tuneplex demo $(ARGS)
+
+test: check engine
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint types
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/dev
+	$(BIN)/mypy
+
+format: .venv/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The engine's environment, with the packages of the training recipe, which the tests compare against.
+engine: .venv/runtime
+	@$(BIN)/tuneplex engine install --dir $(ENGINE)
+	@cmp -s examples/adapters/requirements.txt $(ENGINE)/.recipe || { \
+	  $(ENGINE)/bin/python -m pip install $(PIP) -q --no-deps -r examples/adapters/requirements.txt && \
+	  cp examples/adapters/requirements.txt $(ENGINE)/.recipe; }
+
+.venv/runtime: requirements/tuneplex.lock pyproject.toml
+	@test -x $(BIN)/python || { echo "making .venv with $(PYTHON)"; $(PYTHON) -m venv .venv; }
+	@echo "installing tuneplex into .venv"
+	@$(BIN)/python -m pip install $(PIP) -q --no-deps -r requirements/tuneplex.lock
+	@$(BIN)/python -m pip install $(PIP) -q --no-deps -e .
+	@touch $@
+
+.venv/dev: .venv/runtime requirements/dev.lock
+	@echo "installing the development tools into .venv"
+	@$(BIN)/python -m pip install $(PIP) -q --no-deps -r requirements/dev.lock
+	@touch $@
+
+clean:
+	rm -rf .venv $(ENGINE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
