@@ -1,0 +1,1 @@
+"""Where base models and adapters come from."""
