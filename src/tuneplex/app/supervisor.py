@@ -1,0 +1,155 @@
+"""The supervisor: owns the listening socket and the process tree, and starts again what dies.
+
+::
+
+    python -m tuneplex.app.supervisor --state-dir DIR [--lifeline FD]
+
+It reads `fleet.json` in the state directory, binds, writes `supervisor.json`, and runs until SIGTERM or SIGINT, or
+until the other end of the lifeline closes. Then: gateways finish their streams within a bounded time, control ends,
+engines end, the run directory is removed, exit code 0. SIGINT while it ends kills everything at once (exit code 130).
+If it cannot start, it says why on stderr and exits with code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from tuneplex.app.keepers import Keepers
+from tuneplex.app.listener import bind, public_url
+from tuneplex.app.process_table import ProcessTable
+from tuneplex.app.services import Service
+from tuneplex.app.state import StateDir, SupervisorInfo
+from tuneplex.app.wishes import WishServer
+from tuneplex.errors import UserError
+from tuneplex.types import Listen
+
+__all__ = ["Supervisor", "main"]
+
+_GATEWAY_PATIENCE_S = 20.0
+_CONTROL_PATIENCE_S = 5.0
+_KILLED = 130
+
+
+class Supervisor:
+    """Runs one fleet's processes.
+
+    Args:
+        state: The fleet's directory, locked by this process.
+        listen: Where the gateways listen, and how many there are.
+        listener: The bound socket.
+    """
+
+    def __init__(self, state: StateDir, listen: Listen, listener: socket.socket) -> None:
+        self._state = state
+        self._listener = listener
+        self._table = ProcessTable()
+        self._keepers = Keepers(self._table)
+        self._wishes = WishServer(self._keepers)
+        self._control = self._service("control", "tuneplex.app.control_process", ())
+        self._gateways = [self._gateway(index, listen) for index in range(listen.gateways)]
+        self._stop = asyncio.Event()
+
+    async def run(self, lifeline: int | None) -> None:
+        """Run until something asks for the end; everything is gone when this returns."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, self._table.reap)
+        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        loop.add_signal_handler(signal.SIGINT, self._interrupted)
+        if lifeline is not None:
+            loop.add_reader(lifeline, self._lifeline_closed, lifeline)
+        async with self._wishes.listening(self._state.supervisor_socket):
+            for service in (self._control, *self._gateways):
+                service.start()
+            await self._stop.wait()
+            await self._end()
+
+    def _service(self, name: str, module: str, arguments: Sequence[str], descriptors: Sequence[int] = ()) -> Service:
+        command = [sys.executable, "-m", module, "--state-dir", str(self._state.path)]
+        lifeline = ["--lifeline", str(self._table.lifeline)]
+        return Service(
+            name,
+            [*command, *lifeline, *arguments],
+            table=self._table,
+            logs=self._state.logs,
+            descriptors=descriptors,
+        )
+
+    def _gateway(self, index: int, listen: Listen) -> Service:
+        arguments = ["--index", str(index), "--listener", str(self._listener.fileno())]
+        if listen.tls_cert and listen.tls_key:
+            arguments += ["--tls-cert", listen.tls_cert, "--tls-key", listen.tls_key]
+        descriptors = (self._listener.fileno(),)
+        return self._service(f"gateway-{index}", "tuneplex.app.gateway_process", arguments, descriptors)
+
+    def _lifeline_closed(self, lifeline: int) -> None:
+        asyncio.get_running_loop().remove_reader(lifeline)
+        self._stop.set()
+
+    def _interrupted(self) -> None:
+        if self._stop.is_set():  # somebody pressed Ctrl-C again: they do not want to wait
+            self._table.kill_all()
+            self._state.close_run()
+            os._exit(_KILLED)
+        self._stop.set()
+
+    async def _end(self) -> None:
+        """Take the fleet down from the outside in: streams need their engines until the last token."""
+        self._listener.close()
+        await asyncio.gather(*(gateway.stop(_GATEWAY_PATIENCE_S) for gateway in self._gateways))
+        await self._control.stop(_CONTROL_PATIENCE_S)
+        await self._keepers.stop_all()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the supervisor from its command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="supervisor")
+    parser.add_argument("--state-dir", type=Path, required=True)
+    parser.add_argument("--lifeline", type=int)
+    options = parser.parse_args(arguments)
+    state = StateDir(options.state_dir)
+    try:
+        state.create()
+        state.lock()
+        _serve(state, options.lifeline)
+    except UserError as error:
+        sys.stderr.write(f"tuneplex: {error}\n" + (f"  {error.hint}\n" if error.hint else ""))
+        return 2
+    return 0
+
+
+def _serve(state: StateDir, lifeline: int | None) -> None:
+    spec = state.read_spec()
+    listener = bind(spec.listen)
+    try:
+        _log_to(state.logs / "supervisor.log")
+        state.open_run()
+        info = SupervisorInfo(os.getpid(), time.time(), public_url(spec.listen, listener))
+        state.write_supervisor(info)
+        asyncio.run(_run(state, spec.listen, listener, lifeline))
+    finally:
+        listener.close()
+        state.close_run()
+
+
+async def _run(state: StateDir, listen: Listen, listener: socket.socket, lifeline: int | None) -> None:
+    await Supervisor(state, listen, listener).run(lifeline)
+
+
+def _log_to(path: Path) -> None:
+    handler = RotatingFileHandler(path, maxBytes=4 * 1024 * 1024, backupCount=3)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,6 @@
+"""The channel between control and the gateways: views of the fleet go down, reports come up."""
+
+from tuneplex.feed.publisher import Publisher
+from tuneplex.feed.subscriber import Subscriber
+
+__all__ = ["Publisher", "Subscriber"]

@@ -1,0 +1,99 @@
+"""Control's end of the feed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+
+from tuneplex.feed.frames import FrameError, pack, read_frame
+from tuneplex.feed.sockets import private_socket
+from tuneplex.types import FleetView, GatewayReport
+
+__all__ = ["Publisher"]
+
+
+class Publisher:
+    """Sends the latest view to every gateway, and holds the latest report of each.
+
+    A gateway that reads slowly gets the views it missed replaced by the latest one, not queued. Until the first
+    `publish` nothing is sent: a control that has just started knows less than the gateways do.
+
+    Args:
+        on_report: Called with every report.
+        on_gone: Called with the last report of a gateway whose connection has ended.
+    """
+
+    def __init__(
+        self,
+        on_report: Callable[[GatewayReport], None] = lambda _report: None,
+        on_gone: Callable[[GatewayReport], None] = lambda _report: None,
+    ) -> None:
+        self._on_report = on_report
+        self._on_gone = on_gone
+        self._frame: bytes | None = None
+        self._published = asyncio.Condition()
+        self._version = 0
+        self._reports: dict[asyncio.StreamWriter, GatewayReport | None] = {}
+
+    @property
+    def reports(self) -> tuple[GatewayReport, ...]:
+        """The latest report of every gateway that is connected and has reported."""
+        return tuple(report for report in self._reports.values() if report is not None)
+
+    @property
+    def connected(self) -> int:
+        """How many gateways are connected, whether they have reported or not."""
+        return len(self._reports)
+
+    async def publish(self, view: FleetView) -> None:
+        """Make this the view that gateways should have; does not wait until they do."""
+        async with self._published:
+            self._frame = pack(view)
+            self._version += 1
+            self._published.notify_all()
+
+    @contextlib.asynccontextmanager
+    async def listening(self, path: Path) -> AsyncIterator[None]:
+        """Serve gateways on this socket for as long as the block runs."""
+        server = await asyncio.start_unix_server(self._serve, sock=private_socket(path))
+        try:
+            yield
+        finally:
+            server.close()
+            for writer in list(self._reports):
+                writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reports[writer] = None
+        sending = asyncio.create_task(self._send(writer))
+        try:
+            await self._listen(reader, writer)
+        except FrameError as error:
+            logging.getLogger(__name__).warning("a gateway was cut off, it sent no report: %s", error)
+        finally:
+            sending.cancel()
+            last = self._reports.pop(writer)
+            writer.close()
+            if last is not None:
+                self._on_gone(last)
+
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        decoder = msgspec.msgpack.Decoder(GatewayReport)
+        while (report := await read_frame(reader, decoder)) is not None:
+            self._reports[writer] = report
+            self._on_report(report)
+
+    async def _send(self, writer: asyncio.StreamWriter) -> None:
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while True:
+                async with self._published:
+                    await self._published.wait_for(lambda seen=sent: self._version > seen)  # type: ignore[misc]
+                    sent, frame = self._version, self._frame
+                writer.write(frame or b"")
+                await writer.drain()

@@ -1,0 +1,80 @@
+"""A gateway's end of the feed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tuneplex.feed.frames import FrameError, pack, read_frame
+from tuneplex.types import FleetView, GatewayReport
+
+__all__ = ["Subscriber"]
+
+_FIRST_DELAY_S = 0.05
+_LONGEST_DELAY_S = 1.0
+
+
+class Subscriber:
+    """Takes in views and sends reports. While control is away, the gateway works on with the last view.
+
+    Args:
+        path: Control's socket.
+        on_view: Called with every view.
+        report: Asked for what to send, every `interval_s`.
+        interval_s: Seconds between reports.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        on_view: Callable[[FleetView], None],
+        report: Callable[[], GatewayReport],
+        interval_s: float = 1.0,
+    ) -> None:
+        self._path = path
+        self._on_view = on_view
+        self._report = report
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        """Stay connected until cancelled; the last thing sent is a report."""
+        delay = _FIRST_DELAY_S
+        while True:
+            try:
+                reader, writer = await asyncio.open_unix_connection(self._path)
+            except OSError:
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, _LONGEST_DELAY_S)
+                continue
+            delay = _FIRST_DELAY_S
+            await self._converse(reader, writer)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reporting = asyncio.create_task(self._send_reports(writer))
+        try:
+            await self._take_views(reader)
+        except FrameError as error:
+            logging.getLogger(__name__).warning("control sent no view: %s", error)
+        finally:
+            reporting.cancel()
+            with contextlib.suppress(ConnectionError):
+                writer.write(pack(self._report()))
+            writer.close()
+
+    async def _take_views(self, reader: asyncio.StreamReader) -> None:
+        decoder = msgspec.msgpack.Decoder(FleetView)
+        while (view := await read_frame(reader, decoder)) is not None:
+            self._on_view(view)
+
+    async def _send_reports(self, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(pack(self._report()))
+                await writer.drain()
+                await asyncio.sleep(self._interval_s)
