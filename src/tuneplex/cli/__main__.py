@@ -1,0 +1,7 @@
+"""`python -m tuneplex.cli` is `tuneplex`."""
+
+from __future__ import annotations
+
+from tuneplex.cli import main
+
+main()

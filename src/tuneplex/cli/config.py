@@ -1,0 +1,26 @@
+"""`config show`: every effective setting and where it comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tuneplex import fleetfile
+from tuneplex.cli import render
+from tuneplex.cli.terminal import Terminal
+
+__all__ = ["show"]
+
+
+def show(path: Path, *, as_json: bool) -> int:
+    """Print the settings of a fleet file.
+
+    Raises:
+        FleetFileError: The file is wrong.
+    """
+    terminal = Terminal.standard()
+    entries = list(fleetfile.explain(fleetfile.load(path)))
+    if as_json:
+        terminal.json([{"key": key, "value": value, "from": origin} for key, value, origin in entries])
+    else:
+        terminal.show(render.config(entries))
+    return 0

@@ -1,0 +1,57 @@
+"""What a person is told when a command fails, and the exit code: a pure function of the error."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import typer
+
+from tuneplex.errors import EngineStartError, TuneplexError, UserError
+
+__all__ = ["FAILED", "INTERRUPTED", "WRONG_INPUT", "Failure", "failure"]
+
+FAILED = 1
+WRONG_INPUT = 2
+INTERRUPTED = 130
+_GROUPS = frozenset({"adapters", "config", "engine"})
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What to say.
+
+    Attributes:
+        message: What is wrong.
+        hint: What to do about it, or empty.
+        tail: The last lines that an engine wrote, or empty.
+        code: The exit code.
+    """
+
+    message: str
+    hint: str = ""
+    tail: str = ""
+    code: int = FAILED
+
+
+def failure(error: Exception, argv: Sequence[str]) -> Failure:
+    """What to say about an error of the command line `argv`."""
+    if isinstance(error, UserError):
+        return Failure(str(error), error.hint, code=WRONG_INPUT)
+    if isinstance(error, EngineStartError):
+        return Failure(str(error), "`tuneplex logs` shows more", error.tail)
+    if isinstance(error, TuneplexError):
+        return Failure(str(error))
+    if isinstance(error, typer.TyperException):
+        return Failure(error.format_message(), f"see `{_help(argv)}`", code=error.exit_code)
+    return Failure(
+        f"unexpected {type(error).__name__}: {error}",
+        f"`{shlex.join(('tuneplex', '--debug', *argv))}` shows where it comes from",
+    )
+
+
+def _help(argv: Sequence[str]) -> str:
+    words = [word for word in argv if not word.startswith("-")]
+    depth = 2 if words and words[0] in _GROUPS else 1
+    return " ".join(("tuneplex", *words[:depth], "--help"))

@@ -1,0 +1,80 @@
+"""What happened between two looks at a fleet, in lines for a person: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from tuneplex.cli.render import note
+from tuneplex.types import GatewayStatus, ReplicaState, ReplicaStatus, Status
+from tuneplex.units import format_duration
+
+__all__ = ["news", "starting"]
+
+_GONE = ReplicaStatus(name="", pool="", state=ReplicaState.REQUESTED)
+
+
+def news(before: Status | None, after: Status) -> tuple[str, ...]:
+    """What changed from one look to the next; the first look tells what there is."""
+    old_replicas = {replica.name: replica for replica in before.replicas} if before else {}
+    old_gateways = {gateway.index: gateway for gateway in before.gateways} if before else {}
+    return (
+        *(line for now in after.replicas for line in _replica(old_replicas.get(now.name, _GONE), now, after)),
+        *(f"{name}: removed" for name in old_replicas if all(name != now.name for now in after.replicas)),
+        *(line for now in after.gateways for line in _gateway(old_gateways.get(now.index), now)),
+    )
+
+
+def _replica(before: ReplicaStatus, now: ReplicaStatus, fleet: Status) -> Iterator[str]:
+    if (before.state, before.gave_up, note(before)) != (now.state, now.gave_up, note(now)):
+        yield f"{now.name}: {_state(now)}"
+    if len(before.adapters) != len(now.adapters):
+        yield f"{now.name}: adapters {len(now.adapters)}/{wanted(now, fleet)}"
+
+
+def _state(replica: ReplicaStatus) -> str:
+    word = "gave up" if replica.gave_up else replica.state.value
+    why = note(replica)
+    restarts = f" (restart {replica.restarts})" if replica.restarts and replica.state is ReplicaState.STARTING else ""
+    return f"{word}{restarts}: {why}" if why else f"{word}{restarts}"
+
+
+def _gateway(before: GatewayStatus | None, now: GatewayStatus) -> Iterator[str]:
+    if now.connected and not (before and before.connected):
+        yield f"gateway-{now.index}: connected"
+    elif before and before.connected and not now.connected:
+        yield f"gateway-{now.index}: lost"
+
+
+def wanted(replica: ReplicaStatus, fleet: Status) -> int:
+    """How many adapters the replica should have."""
+    return sum(adapter.version.pool == replica.pool for adapter in fleet.adapters)
+
+
+def starting(fleet: Status | None, elapsed_s: float) -> RenderableType:
+    """The start as a person watches it: one moving line for each replica that is not ready yet."""
+    head = Text.assemble(("starting ", "bold"), (fleet.name if fleet else "the fleet", "bold"))
+    head.append(f"  {format_duration(elapsed_s)}", style="dim")
+    if fleet is None:
+        return head
+    lines = Table.grid(padding=(0, 2))
+    for wraps in (False, False, True, False, False):
+        lines.add_column(no_wrap=not wraps)
+    for replica in fleet.replicas:
+        lines.add_row(*_line(replica, fleet))
+    return Group(head, lines)
+
+
+def _line(replica: ReplicaStatus, fleet: Status) -> tuple[RenderableType, ...]:
+    loaded = Text(f"adapters {len(replica.adapters)}/{wanted(replica, fleet)}", style="dim")
+    since = Text(format_duration(replica.since_s), style="dim")
+    if replica.state is ReplicaState.READY:
+        return Text(" ✓", style="green"), Text(replica.name), Text("ready"), since, loaded
+    if replica.state is ReplicaState.DEAD:
+        return Text(" ✗", style="red"), Text(replica.name), Text(_state(replica), style="red"), since, loaded
+    mark = Spinner("dots", style="yellow")
+    return mark, Text(replica.name), Text(replica.phase or replica.state.value), since, loaded

@@ -1,0 +1,153 @@
+"""What the commands show: pure functions from the vocabulary's values to sheets and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tuneplex.cli.terminal import Cell, Sheet
+from tuneplex.types import AdapterStatus, Change, FleetSpec, ReplicaState, ReplicaStatus, Status
+from tuneplex.units import format_duration
+
+__all__ = ["adapters", "changes", "config", "headline", "replicas", "welcome"]
+
+_STATE_STYLES = {
+    ReplicaState.REQUESTED: "yellow",
+    ReplicaState.STARTING: "yellow",
+    ReplicaState.READY: "green",
+    ReplicaState.ASLEEP: "blue",
+    ReplicaState.DRAINING: "magenta",
+    ReplicaState.DEAD: "red",
+}
+_KIND_STYLES = {"add": "green", "remove": "red", "change": "yellow"}
+_HOW = {"live": "nothing restarts", "rolling": "replicas restart one by one", "restart": "needs down and up"}
+
+
+def headline(status: Status, now: float) -> str:
+    """The fleet in one line: its name, whether it is ready, where it listens and for how long it has been up."""
+    gateways = sum(gateway.connected for gateway in status.gateways)
+    return "   ".join(
+        (
+            f"{status.name}: {'ready' if status.ready else 'not ready'}",
+            status.url,
+            f"base {status.base}",
+            f"gateways {gateways}/{len(status.gateways)}",
+            f"up {format_duration(max(0.0, now - status.started))}",
+        )
+    )
+
+
+def replicas(status: Status) -> Sheet:
+    """One row for each replica."""
+    wanted = _adapters_by_pool(status.adapters)
+    return Sheet(
+        columns=("REPLICA", "STATE", "SINCE", "ADAPTERS", "RUNNING", "WAITING", "KV", "RESTARTS", "NOTE"),
+        rows=tuple(_replica_row(replica, wanted.get(replica.pool, 0)) for replica in status.replicas),
+        empty="no replicas",
+        right=frozenset({"SINCE", "ADAPTERS", "RUNNING", "WAITING", "KV", "RESTARTS"}),
+    )
+
+
+def _replica_row(replica: ReplicaStatus, wanted: int) -> tuple[Cell, ...]:
+    state = "gave up" if replica.gave_up else replica.state.value
+    loaded = f"{len(replica.adapters)}/{wanted}"
+    return (
+        Cell(replica.name, "bold"),
+        Cell(state, _STATE_STYLES[replica.state]),
+        Cell(format_duration(replica.since_s)),
+        Cell(loaded, "" if len(replica.adapters) >= wanted else "yellow"),
+        Cell(str(replica.running)),
+        Cell(str(replica.waiting)),
+        Cell(f"{replica.kv_use:.0%}"),
+        Cell(str(replica.restarts), "yellow" if replica.restarts else ""),
+        Cell(note(replica), "red" if replica.state is ReplicaState.DEAD else "dim"),
+    )
+
+
+def note(replica: ReplicaStatus) -> str:
+    """What a replica that is not ready is doing, or why it is not."""
+    if replica.state is ReplicaState.READY:
+        return ""
+    return replica.detail if replica.state is ReplicaState.DEAD and replica.detail else replica.phase
+
+
+def _adapters_by_pool(found: Iterable[AdapterStatus]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for adapter in found:
+        counts[adapter.version.pool] = counts.get(adapter.version.pool, 0) + 1
+    return counts
+
+
+def adapters(status: Status) -> Sheet:
+    """One row for each adapter."""
+    return Sheet(
+        columns=("ADAPTER", "VERSION", "RANK", "POOL", "LOADED ON", "ALIASES", "SOURCE", "NOTE"),
+        rows=tuple(_adapter_row(adapter, status) for adapter in status.adapters),
+        empty="no adapters",
+        right=frozenset({"RANK"}),
+    )
+
+
+def _adapter_row(adapter: AdapterStatus, status: Status) -> tuple[Cell, ...]:
+    version = adapter.version
+    in_pool = sum(replica.pool == version.pool for replica in status.replicas)
+    aliases = sorted(alias for alias, name in status.aliases.items() if name == version.name)
+    return (
+        Cell(version.name, "bold"),
+        Cell(version.digest[:12], "dim"),
+        Cell(str(version.rank)),
+        Cell(version.pool),
+        Cell(f"{len(adapter.replicas)}/{in_pool}", "green" if adapter.replicas else "yellow"),
+        Cell(", ".join(aliases)),
+        Cell(version.source, "dim"),
+        Cell(adapter.detail, "red"),
+    )
+
+
+def changes(found: Sequence[Change]) -> Sheet:
+    """One row for each difference between two fleets."""
+    return Sheet(
+        columns=("CHANGE", "WHAT", "DETAIL", "HOW"),
+        rows=tuple(
+            (
+                Cell(change.kind, _KIND_STYLES.get(change.kind, "")),
+                Cell(change.what, "bold"),
+                Cell(change.detail),
+                Cell(_HOW.get(change.how, change.how), "red" if change.how == "restart" else "dim"),
+            )
+            for change in found
+        ),
+        empty="nothing to change: the fleet runs as the file says",
+    )
+
+
+def config(entries: Iterable[tuple[str, str, str]]) -> Sheet:
+    """One row for each effective setting, with where its value came from."""
+    return Sheet(
+        columns=("KEY", "VALUE", "FROM"),
+        rows=tuple(
+            (
+                Cell(key, "bold"),
+                Cell(value),
+                Cell(origin, "dim" if origin == "default" else "cyan"),
+            )
+            for key, value, origin in entries
+        ),
+        empty="no settings",
+    )
+
+
+def welcome(status: Status, spec: FleetSpec, elapsed_s: float, stop: str) -> Sheet:
+    """What somebody needs who has just started a fleet."""
+    models = ", ".join((status.base, *(adapter.version.name for adapter in status.adapters), *sorted(status.aliases)))
+    key = "the one of the fleet file" if spec.gateway.key_sha256 else "none is asked for"
+    rows = (
+        ("base URL", status.url),
+        ("models", models),
+        ("key", key),
+        ("ask", f'tuneplex ask {status.base} "How are you?"'),
+        ("stop", stop),
+    )
+    return Sheet(
+        columns=("READY", f"after {format_duration(elapsed_s)}"),
+        rows=tuple((Cell(name, "bold"), Cell(text)) for name, text in rows),
+    )

@@ -1,0 +1,143 @@
+"""What the commands print on: colours and tables for a person, plain lines for a pipe.
+
+Commands describe a table once, as a `Sheet`; only here is decided how it looks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Cell", "Sheet", "Terminal", "plain", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One piece of a table: its text and, for a terminal, its style."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table before it has a look.
+
+    Attributes:
+        columns: The heads.
+        rows: As many cells as there are heads.
+        empty: What to say when there is no row.
+        right: Columns with numbers, which are aligned to the right.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    empty: str = ""
+    right: frozenset[str] = frozenset()
+
+
+def plain(sheet: Sheet) -> str:
+    """The sheet as aligned lines without colours, boxes or trailing spaces; no cell is cut or wrapped."""
+    if not sheet.rows:
+        return sheet.empty
+    lines = [sheet.columns, *(tuple(" ".join(cell.text.split()) for cell in row) for row in sheet.rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(sheet.columns))]
+    sides = [column in sheet.right for column in sheet.columns]
+    return "\n".join(_aligned(line, widths, sides) for line in lines)
+
+
+def _aligned(line: tuple[str, ...], widths: list[int], right: list[bool]) -> str:
+    cells = (
+        text.rjust(width) if to_right else text.ljust(width)
+        for text, width, to_right in zip(line, widths, right, strict=True)
+    )
+    return "  ".join(cells).rstrip()
+
+
+def table(sheet: Sheet) -> RenderableType:
+    """The sheet as a table for a terminal."""
+    if not sheet.rows:
+        return Text(sheet.empty, style="dim")
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    for column in sheet.columns:
+        drawn.add_column(column, justify="right" if column in sheet.right else "left", overflow="fold")
+    for row in sheet.rows:
+        drawn.add_row(*(Text(cell.text, style=cell.style) for cell in row))
+    return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Standard output and standard error of one command.
+
+    Attributes:
+        out: What the command was asked for.
+        err: Errors, progress and questions.
+    """
+
+    out: Console
+    err: Console
+
+    @classmethod
+    def standard(cls) -> Terminal:
+        """The process's own streams, as they are now (tests replace them)."""
+        return cls(out=Console(highlight=False), err=Console(stderr=True, highlight=False))
+
+    @property
+    def live(self) -> bool:
+        """Whether a person looks at standard output, so that it may move."""
+        return self.out.is_terminal
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print one line; a line that goes into a pipe is never wrapped."""
+        self.out.print(Text(text, style=style), soft_wrap=not self.live)
+
+    def write(self, text: str) -> None:
+        """Write text to standard output as it is, at once."""
+        self.out.file.write(text)
+        self.out.file.flush()
+
+    def note(self, text: str) -> None:
+        """Print one line of progress on standard error."""
+        self.err.print(Text(text), soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Print one line on standard error."""
+        self.err.print(Text.assemble(("warning: ", "bold yellow"), text), soft_wrap=True)
+
+    def fail(self, message: str, hint: str = "") -> None:
+        """Print an error and what to do about it on standard error."""
+        self.err.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+        if hint:
+            self.err.print(Text.assemble(("hint: ", "bold cyan"), hint), soft_wrap=True)
+
+    def show(self, *sheets: Sheet) -> None:
+        """Print tables with an empty line between them."""
+        for at, sheet in enumerate(sheets):
+            if at:
+                self.gap()
+            if self.live:
+                self.out.print(table(sheet))
+            else:
+                self.out.file.write(plain(sheet) + "\n")
+
+    def gap(self) -> None:
+        """Print an empty line."""
+        self.out.print()
+
+    def confirm(self, question: str) -> bool:
+        """Ask a person, who may just press Enter to say no."""
+        self.err.print(Text.assemble((question, "bold"), " [y/N] "), end="")
+        return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+    def json(self, value: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+        """Print a value as JSON on standard output, for scripts."""
+        self.out.file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,187 @@
+"""What the commands show, without any terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tuneplex.cli import news, render
+from tuneplex.cli.terminal import Cell, Sheet, Terminal, plain, table
+from tuneplex.types import (
+    AdapterStatus,
+    AdapterVersion,
+    Change,
+    FleetSpec,
+    GatewayStatus,
+    ReplicaState,
+    ReplicaStatus,
+    Status,
+)
+
+SMALL = Sheet(
+    ("NAME", "COUNT"), ((Cell("a"), Cell("5")), (Cell("longer", "bold"), Cell("12"))), right=frozenset({"COUNT"})
+)
+
+
+def version(name: str, rank: int = 8) -> AdapterVersion:
+    """An adapter version in the pool `default`."""
+    return AdapterVersion(name, "0123456789abcdef" * 4, f"/adapters/{name}", rank, "default", source=f"hf:acme/{name}")
+
+
+def replica(state: ReplicaState = ReplicaState.READY, **more: object) -> ReplicaStatus:
+    """A replica of the pool `default`."""
+    fields = {"name": "default-0", "pool": "default", "state": state, "since_s": 65.0, **more}
+    return ReplicaStatus(**fields)  # type: ignore[arg-type]
+
+
+def status(*replicas: ReplicaStatus, ready: bool = True, connected: bool = True) -> Status:
+    """A fleet with two adapters."""
+    loaded = tuple(one.name for one in replicas if one.adapters)
+    return Status(
+        name="support",
+        url="http://127.0.0.1:8000/v1",
+        base="smollm2",
+        ready=ready,
+        started=1000.0,
+        gateways=(GatewayStatus(0, pid=1, connected=connected),),
+        replicas=replicas,
+        adapters=(AdapterStatus(version("contacts"), loaded), AdapterStatus(version("sql", 64), (), "rank too large")),
+        aliases={"gpt-4o-mini": "contacts"},
+    )
+
+
+def drawn(renderable: object, width: int) -> str:
+    """The renderable as a terminal of this width shows it, without colours."""
+    file = io.StringIO()
+    Console(file=file, width=width, force_terminal=True, color_system=None).print(renderable)
+    return file.getvalue()
+
+
+def test_plain_sheet_is_aligned_without_boxes_or_trailing_spaces() -> None:
+    """A pipe gets columns that line up, and nothing else."""
+    assert plain(SMALL) == "NAME    COUNT\na           5\nlonger     12"
+
+
+def test_plain_sheet_keeps_each_row_on_one_line() -> None:
+    """A cell with line breaks does not break the row, so that `grep` and `awk` work."""
+    sheet = Sheet(("NOTE",), ((Cell("two\nlines   here"),),))
+    assert plain(sheet) == "NOTE\ntwo lines here"
+
+
+def test_empty_sheet_says_so() -> None:
+    """No rows: the sentence for that case, in both forms."""
+    sheet = Sheet(("NAME",), (), empty="no adapters")
+    assert plain(sheet) == "no adapters"
+    assert drawn(table(sheet), 80).strip() == "no adapters"
+
+
+def test_piped_terminal_writes_no_escape_codes() -> None:
+    """Styles vanish where nobody can see them."""
+    out = io.StringIO()
+    terminal = Terminal(Console(file=out, highlight=False), Console(file=io.StringIO()))
+    terminal.say("ready", style="bold green")
+    terminal.show(SMALL, SMALL)
+    assert "\x1b" not in out.getvalue()
+    assert out.getvalue() == f"ready\n{plain(SMALL)}\n\n{plain(SMALL)}\n"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_status_tables_fit_the_terminal(width: int) -> None:
+    """No line of any table is wider than the terminal."""
+    fleet = status(replica(adapters=("contacts@0123",)), replica(ReplicaState.DEAD, detail="out of memory " * 9))
+    for sheet in (render.replicas(fleet), render.adapters(fleet)):
+        assert max(map(len, drawn(table(sheet), width).splitlines())) <= width
+
+
+def test_headline_tells_whether_the_fleet_is_ready() -> None:
+    """Name, state, URL, base, gateways and time since the start are in one line."""
+    line = render.headline(status(replica(), ready=False), now=1042.0)
+    assert line == "support: not ready   http://127.0.0.1:8000/v1   base smollm2   gateways 1/1   up 42s"
+
+
+def test_replica_row_counts_the_adapters_of_its_pool() -> None:
+    """`1/2` says that one of the pool's two adapters is loaded."""
+    row = [cell.text for cell in render.replicas(status(replica(adapters=("contacts@0123",), kv_use=0.125))).rows[0]]
+    assert row == ["default-0", "ready", "1m05s", "1/2", "0", "0", "12%", "0", ""]
+
+
+def test_dead_replica_shows_why() -> None:
+    """The note of a dead replica is its last error, that of a starting one its phase."""
+    dead = replica(ReplicaState.DEAD, detail="out of memory", gave_up=True, phase="loading")
+    assert [cell.text for cell in render.replicas(status(dead)).rows[0]][1] == "gave up"
+    assert render.note(dead) == "out of memory"
+    assert render.note(replica(ReplicaState.STARTING, phase="loading weights")) == "loading weights"
+    assert render.note(replica(phase="loading weights")) == ""
+
+
+def test_adapter_row_names_aliases_and_trouble() -> None:
+    """An adapter's row tells its version, where it is loaded, its aliases and why it is not loaded."""
+    rows = [[cell.text for cell in row] for row in render.adapters(status(replica(adapters=("c",)))).rows]
+    assert rows[0] == ["contacts", "0123456789ab", "8", "default", "1/1", "gpt-4o-mini", "hf:acme/contacts", ""]
+    assert rows[1][-1] == "rank too large"
+
+
+def test_changes_tell_how_they_come_live() -> None:
+    """Each change says in words whether something restarts."""
+    sheet = render.changes([Change("pool default", "change", "rolling", "replicas 1 -> 2")])
+    assert [cell.text for cell in sheet.rows[0]] == [
+        "change",
+        "pool default",
+        "replicas 1 -> 2",
+        "replicas restart one by one",
+    ]
+    assert "nothing to change" in plain(render.changes([]))
+
+
+def test_welcome_names_all_models() -> None:
+    """Who has just started a fleet reads the URL and every name that works in `model`."""
+    text = plain(render.welcome(status(replica()), FleetSpec("support", base=None), 34.0, "Ctrl-C"))  # type: ignore[arg-type]
+    assert "http://127.0.0.1:8000/v1" in text
+    assert "smollm2, contacts, sql, gpt-4o-mini" in text
+    assert "34s" in text
+
+
+def test_first_look_tells_what_there_is() -> None:
+    """Without an earlier look, each replica's state and each connected gateway is news."""
+    first = status(replica(ReplicaState.STARTING, phase="loading weights"), ready=False)
+    assert news.news(None, first) == ("default-0: starting: loading weights", "gateway-0: connected")
+
+
+def test_no_change_is_no_news() -> None:
+    """Seconds that pass and requests that run are not events."""
+    before, after = status(replica(running=1)), status(replica(running=5, since_s=99.0))
+    assert news.news(before, after) == ()
+
+
+def test_news_of_a_replica_that_dies_and_comes_back() -> None:
+    """Death with its reason, the restart with its count, adapters as they load."""
+    ready = status(replica(adapters=("a", "b")))
+    dead = status(replica(ReplicaState.DEAD, detail="killed by signal 9"), ready=False)
+    again = status(replica(ReplicaState.STARTING, phase="loading weights", restarts=1), ready=False)
+    assert news.news(ready, dead) == ("default-0: dead: killed by signal 9", "default-0: adapters 0/2")
+    assert news.news(dead, again) == ("default-0: starting (restart 1): loading weights",)
+    assert news.news(again, ready) == ("default-0: ready", "default-0: adapters 2/2")
+
+
+def test_news_of_gateways_and_removed_replicas() -> None:
+    """A lost gateway and a replica that went away are told."""
+    before = status(replica(), replica(name="default-1"))
+    assert news.news(before, status(replica(), connected=False)) == ("default-1: removed", "gateway-0: lost")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_start_picture_shows_each_replica(width: int) -> None:
+    """While a fleet starts, each replica has a line with its phase and its adapters."""
+    fleet = status(
+        replica(ReplicaState.STARTING, phase="loading weights"),
+        replica(name="default-1", adapters=("a", "b")),
+        replica(ReplicaState.DEAD, name="default-2", detail="out of memory"),
+        ready=False,
+    )
+    picture = drawn(news.starting(fleet, 12.0), width)
+    assert "starting support" in picture
+    assert all(f"default-{number}" in picture for number in range(3))
+    assert max(map(len, picture.splitlines())) <= width
+    assert "starting the fleet" in drawn(news.starting(None, 0.5), width)
