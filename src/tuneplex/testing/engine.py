@@ -1,0 +1,184 @@
+"""FakeEngine: vLLM's API over known token ids, told by code what goes wrong and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from tuneplex.testing.adapters import Adapters
+from tuneplex.testing.generation import Reply, steps
+from tuneplex.testing.metrics import Meters
+from tuneplex.testing.protocol import Ask, Refusal
+from tuneplex.testing.routes import GENERATING, Options, Routes, respond
+from tuneplex.testing.scheduler import Scheduler
+from tuneplex.testing.script import Record, Script
+from tuneplex.testing.serving import Server
+from tuneplex.testing.stream import BrokenOff, misbehave
+from tuneplex.testing.tokens import Tokenizer
+from tuneplex.testing.wire import Exchange, Wire
+
+__all__ = ["FakeEngine"]
+
+
+class FakeEngine:
+    """A server with vLLM's API, to be used as an async context manager.
+
+    Replies come from known token ids and depend on the prompt, the adapter and, unless the temperature is 0, on the
+    seed. Whatever is sent to it is remembered in `requests`; `script` makes it misbehave.
+
+    Args:
+        model: The base's name.
+        adapters: Names of adapters that are loaded from the start; the values make them speak differently.
+        host: Where it listens.
+        port: 0 takes a free one.
+        uds: Listens on this Unix socket instead.
+        api_key: Guards what vLLM guards with `--api-key`.
+        max_loras: Adapters that are worked on at the same time; requests for others wait.
+        max_lora_rank: The largest rank that can be loaded.
+        max_num_seqs: Sequences that are worked on at the same time.
+        max_model_len: Context length, tokens.
+        kv_tokens: Size of the KV cache, tokens.
+        lora: Whether adapters can be loaded (`--enable-lora`).
+        tool_parser: Behaves as with `--tool-call-parser`: chat tokens without text make no event of their own.
+        root: The base's path, as `/v1/models` shows it.
+        keep_alive_s: How long an idle connection is kept; vLLM keeps it 5 s.
+        default: How every request is answered for which nothing else is scripted.
+        on_death: Called when a script lets the engine die.
+
+    Attributes:
+        requests: Every request so far, in the order they came.
+        adapters: What is loaded.
+        tokenizer: Turns ids into text and back.
+        scheduler: What runs and what waits.
+    """
+
+    def __init__(
+        self,
+        model: str = "base",
+        *,
+        adapters: Iterable[str] | Mapping[str, str] = (),
+        host: str = "127.0.0.1",
+        port: int = 0,
+        uds: str | None = None,
+        api_key: str | None = None,
+        max_loras: int = 4,
+        max_lora_rank: int = 64,
+        max_num_seqs: int = 256,
+        max_model_len: int = 8192,
+        kv_tokens: int = 1_000_000,
+        lora: bool = True,
+        tool_parser: bool = False,
+        root: str = "/fake/base",
+        keep_alive_s: float = 5.0,
+        default: Script | None = None,
+        on_death: Callable[[], None] | None = None,
+    ) -> None:
+        self.model = model
+        self.requests: list[Record] = []
+        self.tokenizer = Tokenizer()
+        self.adapters = Adapters((model,), max_lora_rank)
+        for name in adapters:
+            self.adapters.put(name, adapters[name] if isinstance(adapters, Mapping) else name)
+        self.scheduler = Scheduler(max_num_seqs=max_num_seqs, max_loras=max_loras, kv_tokens=kv_tokens)
+        options = Options(
+            model=model, root=root, api_key=api_key, max_model_len=max_model_len, lora=lora, tool_parser=tool_parser
+        )
+        meters = Meters(model, self.scheduler)
+        server = Server(self.tokenizer, self.scheduler, meters, self.die)
+        self._routes = Routes(
+            options,
+            adapters=self.adapters,
+            tokenizer=self.tokenizer,
+            meters=meters,
+            server=server,
+            records=self.requests,
+        )
+        self._host, self._port, self._uds = host, port, uds
+        self._default = default or Script()
+        self._on_death = on_death
+        self._scripts: dict[str | None, deque[Script]] = {}
+        self._wire = Wire(self._handle, keep_alive_s=keep_alive_s)
+        self._arrived = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._port = await self._wire.listen(host=self._host, port=self._port, uds=self._uds)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._wire.close()
+
+    @property
+    def url(self) -> str:
+        """The base URL without a path; over a Unix socket a client has to bring its own connection."""
+        return "http://localhost" if self._uds else f"http://{self._host}:{self._port}"
+
+    @property
+    def endpoint(self) -> str:
+        """As fleets write it: `unix:/path` or `http://host:port`."""
+        return f"unix:{self._uds}" if self._uds else self.url
+
+    def script(self, *scripts: Script, path: str | None = None) -> None:
+        """Answer the next requests as these say, one each, in this order.
+
+        Args:
+            scripts: One for each coming request.
+            path: Only requests to this path count; by default those that generate.
+        """
+        self._scripts.setdefault(path, deque()).extend(scripts)
+
+    async def arrived(self, count: int = 1) -> Record:
+        """Wait until so many requests have come; the last of them."""
+        while len(self.requests) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self.requests[count - 1]
+
+    def die(self) -> None:
+        """Run out of memory: nobody listens any more, and every connection is reset."""
+        if self._on_death is not None:
+            self._on_death()
+        self._wire.die()
+
+    def reply(self, ids: list[int], *, model: str | None = None, room: int = 16, ignore_eos: bool = False) -> Reply:
+        """What this engine answers to a prompt of these ids at temperature 0: the truth to compare with."""
+        ask = Ask(model=model or self.model, prompts=[ids], room=room, ignore_eos=ignore_eos, greedy=True)
+        reply = Reply(token_ids=[])
+        for step in steps(self.tokenizer, ask, 0, self._routes.weights(ask.model)):
+            reply.add(step)
+        return reply
+
+    async def _handle(self, exchange: Exchange) -> None:
+        record = Record(exchange.method, exchange.target, exchange.headers, exchange.body)
+        self.requests.append(record)
+        self._arrived.set()
+        try:
+            await self._answer(exchange, record)
+        except asyncio.CancelledError:
+            record.note_left()
+            raise
+        finally:
+            record.note_ended()
+
+    async def _answer(self, exchange: Exchange, record: Record) -> None:
+        try:
+            record.script = self._script_for(exchange)
+            if not await misbehave(exchange, record, record.script, self.die):
+                await self._routes(exchange, record)
+        except Refusal as refusal:
+            respond(exchange, record, refusal.status, refusal.body)
+        except BrokenOff:
+            if exchange.gone.is_set():
+                record.note_left()
+
+    def _script_for(self, exchange: Exchange) -> Script:
+        for path in (exchange.path, None):
+            scripts = self._scripts.get(path)
+            if scripts and (path or exchange.path in GENERATING):
+                return scripts.popleft()
+        sent = exchange.headers.get("x-fake-fault")
+        return Script.parse(sent) if sent else self._default

@@ -1,0 +1,149 @@
+"""Runs a request through the fake: waits for a seat, speaks, streams or answers at once, and counts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from tuneplex.testing.answers import Answer
+from tuneplex.testing.generation import Reply, Step, steps
+from tuneplex.testing.metrics import Meters
+from tuneplex.testing.protocol import Ask
+from tuneplex.testing.scheduler import Scheduler, Seat
+from tuneplex.testing.script import Record
+from tuneplex.testing.stream import Stream
+from tuneplex.testing.tokens import Tokenizer
+from tuneplex.testing.wire import Exchange
+
+__all__ = ["Server"]
+
+
+class Server:
+    """Generates for one engine.
+
+    Args:
+        tokenizer: Whose ids it speaks in.
+        scheduler: Says who may run.
+        meters: Count what happens.
+        die: Kills the engine.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, scheduler: Scheduler, meters: Meters, die: Callable[[], None]) -> None:
+        self._tokenizer = tokenizer
+        self._scheduler = scheduler
+        self._meters = meters
+        self._die = die
+
+    async def serve(
+        self,
+        exchange: Exchange,
+        record: Record,
+        ask: Ask,
+        answer: Answer,
+        *,
+        weights: str,
+        adapter: str | None,
+        done: bytes,
+    ) -> None:
+        """Answer one generating request.
+
+        Args:
+            exchange: Where the answer goes.
+            record: Remembers it.
+            ask: What was asked.
+            answer: Writes it down.
+            weights: What the model or adapter has learned.
+            adapter: Whose slot it takes.
+            done: What ends a stream.
+        """
+        record.model, record.prompt_ids = ask.model, ask.prompts[0]
+        run = _Run(self._tokenizer, ask, record, self._meters, weights)
+        stream = Stream(exchange, record, record.script, self._die) if ask.stream else None
+        if stream is not None:
+            stream.start()
+        try:
+            prompt_tokens = sum(map(len, ask.prompts))
+            sequences = len(ask.prompts) * ask.n
+            async with self._scheduler.seat(sequences=sequences, adapter=adapter, prompt_tokens=prompt_tokens) as seat:
+                run.admitted(prompt_tokens)
+                if stream is not None:
+                    await self._stream(stream, run, answer, seat, done)
+                else:
+                    await self._whole(exchange, run, answer, seat)
+        finally:
+            run.end()
+
+    async def _stream(self, stream: Stream, run: _Run, answer: Answer, seat: Seat, done: bytes) -> None:
+        if run.record.script.flood:
+            await stream.flood()
+            await stream.finish(done)
+            return
+        for event in answer.opening():
+            await stream.event(event)
+        for choice, step in run.steps():
+            seat.tokens += 1
+            for event in answer.step(choice, step):
+                await stream.event(event)
+        for event in answer.closing():
+            await stream.event(event)
+        await stream.finish(done)
+
+    async def _whole(self, exchange: Exchange, run: _Run, answer: Answer, seat: Seat) -> None:
+        script, record = run.record.script, run.record
+        await asyncio.sleep(script.before_first_chunk_s)
+        for _ in run.steps():
+            seat.tokens += 1
+            await asyncio.sleep(script.between_chunks_s)
+        body = msgspec.json.encode(answer.whole(run.replies))
+        record.status = 200
+        exchange.start(200, [("content-type", "application/json")], length=len(body))
+        exchange.send(body)
+        record.note_sent(body)
+        await exchange.drain()
+
+
+class _Run:
+    """One request under way: all its choices, side by side."""
+
+    def __init__(self, tokenizer: Tokenizer, ask: Ask, record: Record, meters: Meters, weights: str) -> None:
+        choices = range(len(ask.prompts) * ask.n)
+        self.record = record
+        self.replies = [Reply(token_ids=[], logprobs=[]) for _ in choices]
+        record.reply_ids = [reply.token_ids for reply in self.replies]
+        self._speakers = {choice: steps(tokenizer, ask, choice, weights) for choice in choices}
+        self._meters = meters
+        self._arrived = time.perf_counter()
+        self._last: float | None = None
+
+    def admitted(self, prompt_tokens: int) -> None:
+        """It has a seat now."""
+        self._meters.prompt_tokens += prompt_tokens
+        self._meters.queue_s.add(time.perf_counter() - self._arrived)
+
+    def steps(self) -> Iterator[tuple[int, Step]]:
+        """One token of each choice in turn, until all have ended."""
+        while self._speakers:
+            for choice in tuple(self._speakers):
+                step = next(self._speakers[choice])
+                self._note(choice, step)
+                yield choice, step
+
+    def _note(self, choice: int, step: Step) -> None:
+        now = time.perf_counter()
+        meter = self._meters.first_token_s if self._last is None else self._meters.inter_token_s
+        meter.add(now - (self._arrived if self._last is None else self._last))
+        self._last = now
+        self._meters.generation_tokens += 1
+        self.replies[choice].add(step)
+        if step.finish_reason is not None:
+            del self._speakers[choice]
+            self.record.finish_reasons[choice] = step.finish_reason
+            self._meters.finished[step.finish_reason] += 1
+
+    def end(self) -> None:
+        """Whatever has not ended by itself was aborted."""
+        self._meters.finished["abort"] += len(self._speakers)
+        self._meters.whole_s.add(time.perf_counter() - self._arrived)
