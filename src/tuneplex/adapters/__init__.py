@@ -1,1 +1,10 @@
-"""Where base models and adapters come from."""
+"""Where base models and adapters come from, and the immutable versions that adapters become."""
+
+from __future__ import annotations
+
+from tuneplex.adapters.digest import digest
+from tuneplex.adapters.progress import Progress, SilentProgress
+from tuneplex.adapters.sources import fetch_adapter, fetch_base
+from tuneplex.adapters.versions import make_version
+
+__all__ = ["Progress", "SilentProgress", "digest", "fetch_adapter", "fetch_base", "make_version"]

@@ -1,0 +1,66 @@
+"""The SHA-256 of an adapter: the same for the same content, wherever it lies and however it got there."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from pathlib import Path
+
+from tuneplex.errors import SourceError
+
+__all__ = ["digest", "files_that_matter"]
+
+# The files an engine reads of an adapter. Cards, training states and the like do not change what it answers.
+_NAMES = (
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "merges.txt",
+    "new_embeddings.safetensors",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+)
+
+
+def digest(directory: Path) -> str:
+    """SHA-256 over the names and contents of the files that matter, 64 hex digits.
+
+    Raises:
+        SourceError: As `files_that_matter`, or a file cannot be read.
+    """
+    total = hashlib.sha256()
+    try:
+        for file in files_that_matter(directory):
+            # Two fixed lengths for each file: the end of one can never look like the beginning of the next.
+            total.update(hashlib.sha256(file.name.encode()).digest())
+            with file.open("rb") as handle:
+                total.update(hashlib.file_digest(handle, "sha256").digest())
+    except OSError as error:
+        raise SourceError(f"{error.filename or directory}: cannot be read: {error.strerror}") from None
+    return total.hexdigest()
+
+
+def files_that_matter(directory: Path) -> tuple[Path, ...]:
+    """The files of an adapter that an engine reads, in a fixed order.
+
+    Raises:
+        SourceError: There are none, or one is not a plain file within the directory.
+    """
+    files = tuple(file for file in (directory / name for name in _NAMES) if file.is_symlink() or file.exists())
+    if not files:
+        raise SourceError(f"{directory}: is not an adapter: none of its files is there")
+    for file in files:
+        _check_plain(directory, file)
+    return files
+
+
+def _check_plain(directory: Path, file: Path) -> None:
+    """A link out of the directory could change its target unseen, or show a file that nobody meant to share."""
+    if file.is_symlink() and not file.resolve().is_relative_to(directory.resolve()):
+        raise SourceError(f"{file}: is a link out of its directory", hint="put the file itself there")
+    if not file.exists() or not stat.S_ISREG(file.stat().st_mode):
+        raise SourceError(f"{file}: is not a plain file")
