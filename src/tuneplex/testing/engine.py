@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from tuneplex.testing.adapters import Adapters
 from tuneplex.testing.generation import Reply, steps
 from tuneplex.testing.metrics import Meters
@@ -27,7 +29,8 @@ class FakeEngine:
     """A server with vLLM's API, to be used as an async context manager.
 
     Replies come from known token ids and depend on the prompt, the adapter and, unless the temperature is 0, on the
-    seed. Whatever is sent to it is remembered in `requests`; `script` makes it misbehave.
+    seed. Whatever is sent to it is remembered in `requests`; `script` makes it misbehave. A request can also ask for
+    its own `Script`, as JSON in the header `x-fake-fault` or, through a gateway, in the body's field `fake_fault`.
 
     Args:
         model: The base's name.
@@ -180,5 +183,21 @@ class FakeEngine:
             scripts = self._scripts.get(path)
             if scripts and (path or exchange.path in GENERATING):
                 return scripts.popleft()
-        sent = exchange.headers.get("x-fake-fault")
-        return Script.parse(sent) if sent else self._default
+        asked = _asked_for(exchange)
+        if asked is None:
+            return self._default
+        try:
+            return Script.parse(asked)
+        except ValueError as error:
+            raise Refusal(f"Not a script for FakeEngine: {error}") from None
+
+
+def _asked_for(exchange: Exchange) -> str | bytes | None:
+    sent = exchange.headers.get("x-fake-fault")
+    if sent is None and b'"fake_fault"' in exchange.body:
+        return bytes(msgspec.json.decode(exchange.body, type=_WithFault).fake_fault)
+    return sent
+
+
+class _WithFault(msgspec.Struct):
+    fake_fault: msgspec.Raw

@@ -175,7 +175,11 @@ class Connection(asyncio.Protocol):
     async def _answer(self) -> None:
         while self._queue:
             exchange = self._queue.pop(0)
-            await self._wire.handler(exchange)
+            try:
+                await self._wire.handler(exchange)
+            except BaseException:
+                self.transport.abort()
+                raise
             if exchange.headers.get("connection", "").lower() == "close":
                 self.transport.close()
         self._task = None
