@@ -1,0 +1,103 @@
+"""The control process, started by the supervisor.
+
+::
+
+    python -m tuneplex.app.control_process --state-dir DIR --lifeline FD
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from tuneplex.app.lifeline import watch_lifeline
+from tuneplex.app.state import StateDir
+from tuneplex.control import Controller, admin_app
+from tuneplex.feed.sockets import private_socket
+from tuneplex.launchers.external import ExternalLauncher
+from tuneplex.launchers.local import LocalLauncher, inheritable
+from tuneplex.launchers.machine import survey
+from tuneplex.launchers.spawner import Spawner, connect
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run control from its command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="control")
+    parser.add_argument("--state-dir", type=Path, required=True)
+    parser.add_argument("--lifeline", type=int, required=True)
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    for chatty in ("httpx2", "httpcore2"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    asyncio.run(_run(StateDir(options.state_dir), options.lifeline, os.environ))
+    return 0
+
+
+async def _run(state: StateDir, lifeline: int, env: Mapping[str, str]) -> None:
+    stop = asyncio.Event()
+    watch_lifeline(lifeline, stop.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with connect(state.supervisor_socket) as spawner:
+        controller = _controller(state, spawner, env)
+        async with (
+            controller.publisher.listening(state.feed_socket),
+            _admin(controller, state),
+            asyncio.TaskGroup() as group,
+        ):
+            loop = group.create_task(controller.run())
+            await stop.wait()
+            loop.cancel()
+
+
+def _controller(state: StateDir, spawner: Spawner, env: Mapping[str, str]) -> Controller:
+    info = state.supervisor()
+    local = LocalLauncher(
+        spawner, sockets=state.run_directory, logs=state.logs, machine=survey(env), env=inheritable(env)
+    )
+    return Controller(
+        state.read_spec(),
+        applied_at=state.fleet_file.stat().st_mtime,
+        url=info.url if info else "",
+        started=info.started if info else 0.0,
+        launchers={"local": local, "external": ExternalLauncher()},
+    )
+
+
+@contextlib.asynccontextmanager
+async def _admin(controller: Controller, state: StateDir) -> AsyncIterator[None]:
+    """Serve the admin API for as long as the block runs."""
+    config = uvicorn.Config(
+        admin_app(controller, state.write_spec), lifespan="off", access_log=False, log_config=None, ws="none"
+    )
+    server = _Server(config)
+    with private_socket(state.admin_socket) as listener:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await serving
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that leaves the signals to the process it is a part of."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,86 @@
+"""From a fleet file to a fleet that can start: everything is found, fetched and checked, nothing is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import platformdirs
+
+from tuneplex import fleetfile
+from tuneplex.adapters import Progress, fetch_adapter, fetch_base, make_version
+from tuneplex.app import engine_env
+from tuneplex.errors import SourceError
+from tuneplex.fleetfile import FleetFile
+from tuneplex.shapes import BaseShape, read_base
+from tuneplex.types import AdapterVersion, Base, FleetSpec
+
+__all__ = ["cache_dir", "engine_python", "prepare"]
+
+
+def cache_dir() -> Path:
+    """Where fetched and converted models are kept on this system."""
+    return platformdirs.user_cache_path("tuneplex")
+
+
+def prepare(path: Path, progress: Progress, *, running: FleetSpec | None = None) -> FleetSpec:
+    """Bring all that a fleet file names to this machine.
+
+    Args:
+        path: The fleet file.
+        progress: Told about each step.
+        running: What runs now, if anything: settings that the file leaves open then stay as they are.
+
+    Raises:
+        UserError: The file or a source is wrong, or this machine lacks something; nothing was started.
+    """
+    file = fleetfile.load(path)
+    python = engine_python(file)
+    base = _base(file, progress, python)
+    with _placed(file, "base", "source"):
+        shape = read_base(Path(base.path)) if base.path else None
+    versions = [_version(file, name, shape, progress) for name in file.adapters]
+    return fleetfile.resolve(file, base=base, adapters=versions, python=python, env=os.environ, running=running)
+
+
+def engine_python(file: FleetFile) -> str:
+    """The interpreter that engines of this fleet run with; empty when it starts none.
+
+    Raises:
+        UserError: There is no such interpreter.
+    """
+    if not file.runs_engines:
+        return ""
+    named = file.engine.python
+    if named is None:
+        return str(engine_env.require())
+    if not os.access(named, os.X_OK):
+        hint = "name the Python of an environment that has vLLM, or remove the key and run `tuneplex engine install`"
+        raise file.places.error(("engine", "python"), f"{named} is not a program", hint=hint)
+    return named
+
+
+def _base(file: FleetFile, progress: Progress, python: str) -> Base:
+    name, source = file.base.name or "", file.base.source
+    if source is None or not file.runs_engines:
+        return Base(name=name, path="", source=source or "")
+    with _placed(file, "base", "source"):
+        return fetch_base(name, source, cache_dir(), progress, python=Path(python))
+
+
+def _version(file: FleetFile, name: str, base: BaseShape | None, progress: Progress) -> AdapterVersion:
+    source = file.adapters[name].source
+    with _placed(file, "adapters", name, "source"):
+        directory = fetch_adapter(name, source, cache_dir(), progress)
+        return make_version(name, source, directory, base=base, cache=cache_dir())
+
+
+@contextmanager
+def _placed(file: FleetFile, *key: str) -> Iterator[None]:
+    """Let an error about a source say in which line of the fleet file it stands."""
+    try:
+        yield
+    except SourceError as error:
+        raise file.places.error(key, str(error), hint=error.hint) from error

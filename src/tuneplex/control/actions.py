@@ -1,0 +1,59 @@
+"""What control can decide to do: values, carried out elsewhere."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tuneplex.launchers.launcher import Order
+from tuneplex.types import AdapterVersion
+
+__all__ = ["Action", "Drain", "Forget", "Keep", "Launch", "Load", "Stop", "Unload"]
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """Start a replica, or start it again."""
+
+    order: Order
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """Send a replica no new requests, because it goes away."""
+
+    replica: str
+    why: str
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """A replica that was draining is wanted after all."""
+
+    replica: str
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """End a replica."""
+
+    replica: str
+    why: str
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """Drop the record of a replica that has ended and is not wanted any more."""
+
+    replica: str
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Load an adapter version on a replica."""
+
+    replica: str
+    version: AdapterVersion
+
+
+class Unload(msgspec.Struct, frozen=True):
+    """Unload what the replica's engine calls `name`."""
+
+    replica: str
+    name: str
+
+
+Action = Launch | Drain | Keep | Stop | Forget | Load | Unload

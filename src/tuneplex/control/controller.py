@@ -1,0 +1,289 @@
+"""The loop: look at the replicas, tell the gateways, decide, act. Decisions are elsewhere, and pure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+
+import msgspec
+
+from tuneplex.control.actions import Action, Drain, Forget, Keep, Launch, Load, Stop, Unload
+from tuneplex.control.decide import Situation, decide, failures, gave_up
+from tuneplex.control.figures import added, metrics_page
+from tuneplex.control.report import Surroundings, fleet_status
+from tuneplex.control.seen import Limits, Seen
+from tuneplex.control.view import fleet_view, unmentioned
+from tuneplex.control.watch import Watch
+from tuneplex.engines.driver import Driver, driver_for
+from tuneplex.errors import EngineError
+from tuneplex.feed import Publisher
+from tuneplex.launchers.launcher import Launched, Launcher, Order
+from tuneplex.types import FleetSpec, FleetView, GatewayReport, ReplicaState, Status
+
+__all__ = ["Controller"]
+
+_PAUSE_S = 1.0
+_FIRST_LOOK_S = 6.0
+_RETRY_LAUNCH_S = 5.0
+
+
+class Controller:
+    """Brings a fleet to what its description says, and keeps it there.
+
+    Nothing that matters lives only here: a controller that starts anew finds the replicas at its launchers, asks them
+    what they have, and goes on.
+
+    Args:
+        spec: What should be.
+        applied_at: When that was applied, Unix time.
+        url: Where clients call.
+        started: When the fleet was started, Unix time.
+        launchers: By the name that pools use.
+        limits: How patient to be.
+        drivers: By the kind of engine.
+    """
+
+    def __init__(
+        self,
+        spec: FleetSpec,
+        *,
+        applied_at: float,
+        url: str,
+        started: float,
+        launchers: Mapping[str, Launcher],
+        limits: Limits | None = None,
+        drivers: Callable[[str], Driver] = driver_for,
+    ) -> None:
+        self.spec = spec
+        self.publisher = Publisher(self._on_report, self._on_gone)
+        self._applied_at = applied_at
+        self._url = url
+        self._started = started
+        self._launchers = launchers
+        self._limits = limits or Limits()
+        self._drivers = drivers
+        self._watches: dict[tuple[str, str], tuple[Watch, asyncio.Task[None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._view = FleetView(generation=int(time.time()) * 1000)  # above all that an earlier control has published
+        self._since: dict[str, tuple[ReplicaState, float]] = {}
+        self._troubles: dict[str, tuple[float, str]] = {}
+        self._ended = GatewayReport(gateway=-1, pid=0, generation=0)
+
+    async def run(self) -> None:
+        """Observe, decide and act until cancelled; the engines go on."""
+        try:
+            for launcher in self._launchers.values():
+                self._start(self._pass_on(launcher.changed))
+            await self._first_look()
+            while True:
+                self._wake.clear()
+                await self._step()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_PAUSE_S):
+                        await self._wake.wait()
+        finally:
+            tasks = [*self._tasks, *(task for _watch, task in self._watches.values())]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def apply(self, spec: FleetSpec) -> None:
+        """Aim at another description. What was given up is tried again."""
+        self.spec = spec
+        self._applied_at = time.time()
+        self._troubles.clear()
+        for watch, _task in self._watches.values():
+            watch.forgive()
+        self._wake.set()
+
+    def status(self) -> Status:
+        """The fleet as people see it."""
+        around = Surroundings(
+            url=self._url,
+            started=self._started,
+            reports=self.publisher.reports,
+            since={name: since for name, (_state, since) in self._since.items()},
+            troubles={pool: words for pool, (_at, words) in self._troubles.items()},
+        )
+        return fleet_status(self._situation(), around)
+
+    def metrics(self) -> bytes:
+        """The fleet's Prometheus page."""
+        return metrics_page(self._situation(), self.publisher.reports, self._ended)
+
+    def _situation(self) -> Situation:
+        gpus = (launcher.free_gpus for launcher in self._launchers.values())
+        return Situation(
+            spec=self.spec,
+            seen=tuple(self._seen(record) for record in self._records()),
+            now=time.time(),
+            applied_at=self._applied_at,
+            free_gpus=sum(count for count in gpus if count is not None),
+            limits=self._limits,
+        )
+
+    def _records(self) -> list[Launched]:
+        return [record for launcher in self._launchers.values() for record in launcher.launched]
+
+    def _seen(self, record: Launched) -> Seen:
+        found = self._watches.get(_key(record))
+        return Seen(record) if found is None else found[0].seen(record, drained=self._is_drained(record, found[0]))
+
+    def _is_drained(self, record: Launched, watch: Watch) -> bool:
+        """Every gateway knows that the replica goes away, and waits for nothing from it."""
+        generation, reports = watch.drain_generation, self.publisher.reports
+        return (
+            generation is not None
+            and len(reports) == self.publisher.connected
+            and all(report.generation >= generation for report in reports)
+            and not any(report.outstanding.get(record.replica) for report in reports)
+        )
+
+    async def _first_look(self) -> None:
+        """Before anything is published or decided, ask the replicas that an earlier control has left."""
+        self._sync_watches()
+        looks = [watch.looked.wait() for watch, task in self._watches.values() if not task.cancelling()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_LOOK_S):
+                await asyncio.gather(*looks)
+
+    async def _step(self) -> None:
+        self._sync_watches()
+        situation = self._situation()
+        self._note_states(situation)
+        await self._publish(situation)
+        for action in decide(situation):
+            await self._act(action, situation)
+
+    def _sync_watches(self) -> None:
+        """One watch for each replica that lives; one that ended keeps its watch, for its last words."""
+        records = {_key(record): record for record in self._records()}
+        for key in [key for key in self._watches if key not in records]:
+            self._watches.pop(key)[1].cancel()
+        for key, record in records.items():
+            if key not in self._watches:
+                watch = Watch(record, self._drivers(record.engine), self._wake.set)
+                self._watches[key] = watch, asyncio.create_task(watch.run())
+            watch, task = self._watches[key]
+            if record.ended is not None and not task.cancelling():
+                task.cancel()
+                watch.note_end()
+
+    def _note_states(self, situation: Situation) -> None:
+        """Remember since when each replica is in its state, and log every change."""
+        before, self._since = self._since, {}
+        for replica in situation.seen:
+            state = situation.state(replica)
+            known = before.get(replica.name)
+            if known is not None and known[0] is state:
+                self._since[replica.name] = known
+                continue
+            self._since[replica.name] = state, situation.now
+            logging.getLogger(__name__).info("%s is %s", replica.name, state.value)
+            if gave_up(replica.launched, situation.applied_at, situation.limits):
+                count = len(failures(replica.launched, situation.applied_at, situation.limits))
+                logging.getLogger(__name__).error("%s ended %d times and is left alone", replica.name, count)
+
+    async def _publish(self, situation: Situation) -> None:
+        generation = self._view.generation
+        view = fleet_view(
+            situation.spec,
+            situation.seen,
+            generation=generation,
+            created=int(self._started),
+            now=situation.now,
+            limits=situation.limits,
+        )
+        if view != self._view:
+            self._view = msgspec.structs.replace(view, generation=generation + 1)
+            await self.publisher.publish(self._view)
+        for replica in situation.seen:
+            self._note_published(replica, situation.now)
+
+    def _note_published(self, replica: Seen, now: float) -> None:
+        """Remember what gateways have been told about a replica: that it goes away, and what it should not serve."""
+        watch, _task = self._watches[_key(replica.launched)]
+        if watch.draining_since is not None and watch.drain_generation is None:
+            watch.drain_generation = self._view.generation
+        known = watch.unlisted
+        watch.unlisted = {name: known.get(name, now) for name in unmentioned(self._view, replica)}
+
+    async def _act(self, action: Action, situation: Situation) -> None:
+        log = logging.getLogger(__name__)
+        match action:
+            case Launch(order):
+                await self._launch(order, situation.now)
+            case Drain(replica, why):
+                log.info("%s takes no new requests: %s", replica, why)
+                self._watch(replica, situation).draining_since = situation.now
+                self._wake.set()
+            case Keep(replica):
+                watch = self._watch(replica, situation)
+                watch.draining_since = watch.drain_generation = None
+                self._wake.set()
+            case Stop(replica, why):
+                log.info("%s is stopped: %s", replica, why)
+                self._watch(replica, situation).stopping = True
+                await self._ask(self._launcher(replica, situation).stop(replica), replica)
+            case Forget(replica):
+                await self._ask(self._launcher(replica, situation).forget(replica), replica)
+            case Load(replica, version):
+                self._start(self._watch(replica, situation).load(version))
+            case Unload(replica, name):
+                self._start(self._watch(replica, situation).unload(name))
+
+    async def _launch(self, order: Order, now: float) -> None:
+        pool = order.pool
+        tried, _words = self._troubles.get(pool.name, (0.0, ""))
+        if now - tried < _RETRY_LAUNCH_S:
+            return
+        try:
+            await self._launchers[pool.launcher].launch(order)
+            self._troubles.pop(pool.name, None)
+        except EngineError as error:
+            self._troubles[pool.name] = now, str(error)
+            logging.getLogger(__name__).warning("cannot start %s: %s", order.replica, error)
+
+    async def _ask(self, wish: Coroutine[None, None, None], replica: str) -> None:
+        try:
+            await wish
+        except EngineError as error:
+            logging.getLogger(__name__).warning("%s: %s", replica, error)
+
+    def _watch(self, name: str, situation: Situation) -> Watch:
+        return self._watches[_key(self._record(name, situation))][0]
+
+    def _launcher(self, name: str, situation: Situation) -> Launcher:
+        return self._launchers[self._record(name, situation).launcher]
+
+    def _record(self, name: str, situation: Situation) -> Launched:
+        return next(replica.launched for replica in situation.seen if replica.name == name)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pass_on(self, changed: asyncio.Event) -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            self._wake.set()
+
+    def _on_report(self, report: GatewayReport) -> None:
+        """A report matters at once only while something waits for gateways to let go of a replica."""
+        del report
+        if any(watch.draining_since is not None for watch, _task in self._watches.values()):
+            self._wake.set()
+
+    def _on_gone(self, report: GatewayReport) -> None:
+        self._ended = added(self._ended, report)
+
+
+def _key(record: Launched) -> tuple[str, str]:
+    """Each start of a replica has an endpoint of its own."""
+    return record.replica, record.endpoint

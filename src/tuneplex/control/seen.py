@@ -1,0 +1,135 @@
+"""What control knows of each replica at one moment, and the limits it decides by: values only."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from tuneplex.engines.server import EngineMetrics, EngineModel
+from tuneplex.launchers.launcher import Launched
+from tuneplex.types import ReplicaState, Route
+
+__all__ = ["Limits", "LoadFailure", "Seen", "adapter_of"]
+
+_VERSION_NAME = re.compile(r"(?P<adapter>.+)@[0-9a-f]{12}")
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How patient control is, in seconds unless said.
+
+    Attributes:
+        first_restart_s: Before a replica that ended is started again; doubled with each failure.
+        longest_restart_s: At most.
+        give_up_after: Failures within `give_up_window_s` after which a replica is left alone.
+        give_up_window_s: See there.
+        silent_s: How long a replica that was ready may leave health checks without an answer before it is restarted.
+        unreachable_s: How long an external one may, before it gets no more requests.
+        drain_s: How long a replica that goes away may finish its requests.
+        first_load_s: Before loading an adapter is tried again; doubled with each failure.
+        longest_load_s: At most.
+        unload_s: How long an adapter that no view mentions stays loaded, for requests that are on their way to it.
+    """
+
+    first_restart_s: float = 1.0
+    longest_restart_s: float = 60.0
+    give_up_after: int = 5
+    give_up_window_s: float = 900.0
+    silent_s: float = 60.0
+    unreachable_s: float = 6.0
+    drain_s: float = 300.0
+    first_load_s: float = 2.0
+    longest_load_s: float = 60.0
+    unload_s: float = 5.0
+
+
+class LoadFailure(msgspec.Struct, frozen=True):
+    """An adapter that a replica did not load.
+
+    Attributes:
+        count: How often in a row.
+        at: The last time, Unix time.
+        words: What the engine said.
+    """
+
+    count: int
+    at: float
+    words: str
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One replica, as the last look found it. Times are Unix times, names of adapters are the engine's own.
+
+    Attributes:
+        launched: Its record.
+        answered: It has answered a health check since it was launched.
+        silent_since: Since when it has not answered one, None if it answered the last.
+        models: What it lists.
+        draining_since: Since when it takes no new requests, because it is going away.
+        drained: No gateway will send it anything, or waits for anything from it.
+        stopping: It was told to end.
+        changing: Adapters that are being loaded or unloaded.
+        failures: Adapters that it did not load.
+        unlisted: Adapters that it has and that no view mentions, with the time since when.
+        loads_adapters: Whether its kind of engine can load adapters while it runs.
+        routes: What its kind of engine offers.
+        phase: What it is doing while it starts.
+        words: The last lines of its log, if it ended; or what its last health check said.
+        metrics: Its figures.
+    """
+
+    launched: Launched
+    answered: bool = False
+    silent_since: float | None = None
+    models: tuple[EngineModel, ...] = ()
+    draining_since: float | None = None
+    drained: bool = False
+    stopping: bool = False
+    changing: frozenset[str] = frozenset()
+    failures: dict[str, LoadFailure] = {}
+    unlisted: dict[str, float] = {}
+    loads_adapters: bool = True
+    routes: frozenset[Route] = frozenset(Route)
+    phase: str = ""
+    words: str = ""
+    metrics: EngineMetrics = EngineMetrics()
+
+    @property
+    def name(self) -> str:
+        """The replica's name."""
+        return self.launched.replica
+
+    @property
+    def alive(self) -> bool:
+        """It has not ended, as far as we know."""
+        return self.launched.ended is None
+
+    @property
+    def listed(self) -> frozenset[str]:
+        """The engine's names for all it serves."""
+        return frozenset(model.id for model in self.models)
+
+    def is_unreachable(self, now: float, limits: Limits) -> bool:
+        """An external engine that does not answer; a local one is alive or has ended, and is restarted if it hangs."""
+        if self.launched.launcher != "external" or self.silent_since is None:
+            return False
+        return now - self.silent_since > limits.unreachable_s
+
+    def state(self, now: float, limits: Limits) -> ReplicaState:
+        """Where it is in its life."""
+        if not self.alive or (self.answered and self.is_unreachable(now, limits)):
+            return ReplicaState.DEAD
+        if self.draining_since is not None:
+            return ReplicaState.DRAINING
+        return ReplicaState.READY if self.answered else ReplicaState.STARTING
+
+    def base_name(self, name: str) -> str | None:
+        """The engine's own name for the base: `name` if it lists that, else the first that is not an adapter."""
+        bases = [model.id for model in self.models if model.parent is None and not adapter_of(model.id)]
+        return name if name in bases else next(iter(bases), None)
+
+
+def adapter_of(name: str) -> str | None:
+    """The adapter's name, if an engine's name has the form of an `AdapterVersion.id`."""
+    match = _VERSION_NAME.fullmatch(name)
+    return match["adapter"] if match else None

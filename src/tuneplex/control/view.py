@@ -1,0 +1,59 @@
+"""What the gateways are told, from what was seen: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tuneplex.control.adapters import Use, in_use, uses
+from tuneplex.control.seen import Limits, Seen
+from tuneplex.types import FleetSpec, FleetView, Model, Replica
+
+__all__ = ["fleet_view", "unmentioned"]
+
+
+def fleet_view(
+    spec: FleetSpec, seen: Sequence[Seen], *, generation: int, created: int, now: float, limits: Limits
+) -> FleetView:
+    """The fleet as gateways should see it: every model of the fleet, and what each replica can really answer now."""
+    used = in_use(spec, seen)
+    base = Model(spec.base.name, spec.base.name, created=created)
+    adapters = (Model(name, use.version, parent=spec.base.name, created=created) for name, use in used.items())
+    return FleetView(
+        generation=generation,
+        models={model.name: model for model in (base, *adapters)},
+        aliases=spec.aliases,
+        replicas=tuple(_replica(spec, replica, used, now, limits) for replica in seen if replica.alive),
+        settings=spec.gateway,
+    )
+
+
+def unmentioned(view: FleetView, replica: Seen) -> frozenset[str]:
+    """The adapters that a replica has and that a view does not mention."""
+    adapters = frozenset(model.id for model in replica.models if model.parent is not None)
+    mentioned = (known.serves.values() for known in view.replicas if known.name == replica.name)
+    return adapters.difference(*mentioned)
+
+
+def _replica(spec: FleetSpec, replica: Seen, used: Mapping[str, Use], now: float, limits: Limits) -> Replica:
+    record = replica.launched
+    return Replica(
+        name=record.replica,
+        pool=record.pool,
+        engine=record.engine,
+        endpoint=record.endpoint,
+        secret=record.secret,
+        state=replica.state(now, limits),
+        serves=_serves(spec, replica, used),
+        routes=replica.routes,
+    )
+
+
+def _serves(spec: FleetSpec, replica: Seen, used: Mapping[str, Use]) -> dict[str, str]:
+    base = replica.base_name(spec.base.name)
+    serves = {spec.base.name: base} if base is not None else {}
+    for version in spec.adapters:
+        use = used[version.name]
+        name = uses(use, replica, version)
+        if name is not None:
+            serves[use.version] = name
+    return serves

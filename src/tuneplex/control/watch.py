@@ -1,0 +1,171 @@
+"""Looks after one replica: asks it how it does, changes its adapters, remembers the last answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tuneplex.control.seen import LoadFailure, Seen
+from tuneplex.engines.driver import Driver, EngineMetrics, EngineModel, EngineServer
+from tuneplex.errors import EngineError
+from tuneplex.launchers.launcher import Launched
+from tuneplex.launchers.logfile import read_tail
+from tuneplex.types import AdapterVersion
+
+__all__ = ["Watch"]
+
+_STARTING_PAUSE_S = 0.5
+_READY_PAUSE_S = 2.0
+_METRICS_EVERY = 2  # looks
+_LAST_LINES = 12
+
+
+class Watch:
+    """One replica under observation. `run` looks until cancelled.
+
+    Args:
+        record: The replica.
+        driver: For its kind of engine.
+        changed: Called whenever something worth a decision was learned.
+
+    Attributes:
+        looked: Set after the first look.
+        draining_since: See `Seen`; decided elsewhere, remembered here.
+        drain_generation: The first view that tells gateways so, once there is one.
+        stopping: See `Seen`.
+        unlisted: See `Seen`.
+    """
+
+    def __init__(self, record: Launched, driver: Driver, changed: Callable[[], None]) -> None:
+        self._record = record
+        self._driver = driver
+        self._changed = changed
+        self._server = EngineServer(record.endpoint, record.secret)
+        self._answered = False
+        self._silent_since: float | None = None
+        self._models: tuple[EngineModel, ...] = ()
+        self._metrics = EngineMetrics()
+        self._phase = ""
+        self._words = ""
+        self._changing: set[str] = set()
+        self._failures: dict[str, LoadFailure] = {}
+        self._loaded_here: set[str] = set()
+        self.looked = asyncio.Event()
+        self.draining_since: float | None = None
+        self.drain_generation: int | None = None
+        self.stopping = False
+        self.unlisted: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Look, again and again, until cancelled; then close the connections."""
+        looks = 0
+        try:
+            while True:
+                before = self.seen(self._record, drained=False)
+                await self._look(with_metrics=looks % _METRICS_EVERY == 0)
+                looks += 1
+                self.looked.set()
+                if self.seen(self._record, drained=False) != before:
+                    self._changed()
+                await asyncio.sleep(_READY_PAUSE_S if self._answered else _STARTING_PAUSE_S)
+        finally:
+            await self._server.aclose()
+
+    def seen(self, record: Launched, *, drained: bool) -> Seen:
+        """What is known of the replica now."""
+        return Seen(
+            launched=record,
+            answered=self._answered,
+            silent_since=self._silent_since,
+            models=self._models,
+            draining_since=self.draining_since,
+            drained=drained,
+            stopping=self.stopping,
+            changing=frozenset(self._changing),
+            failures=dict(self._failures),
+            unlisted={name: since for name, since in self.unlisted.items() if self._may_unload(name)},
+            loads_adapters=self._driver.loads_adapters,
+            routes=self._driver.routes,
+            phase=self._phase,
+            words=self._words,
+            metrics=self._metrics,
+        )
+
+    def note_end(self) -> None:
+        """The replica has ended: keep its last words."""
+        lines = [line for line in read_tail(Path(self._record.log)).splitlines() if line.strip()]
+        self._words = "\n".join(lines[-_LAST_LINES:])
+
+    async def load(self, version: AdapterVersion) -> None:
+        """Load an adapter; a failure is remembered, not raised."""
+        with self._change(version.id):
+            try:
+                await self._driver.load(self._server, version)
+            except EngineError as error:
+                self._note_failure(version.id, str(error))
+                return
+            self._loaded_here.add(version.id)
+            self._failures.pop(version.id, None)
+            await self._ask_models()
+
+    async def unload(self, name: str) -> None:
+        """Unload an adapter; a failure is only logged, and tried again later."""
+        with self._change(name):
+            try:
+                await self._driver.unload(self._server, name)
+                self._loaded_here.discard(name)
+                self.unlisted.pop(name, None)
+            except EngineError as error:
+                self.unlisted[name] = time.time()
+                logging.getLogger(__name__).warning("%s does not unload %s: %s", self._record.replica, name, error)
+            await self._ask_models()
+
+    def forgive(self) -> None:
+        """Forget which adapters could not be loaded, so that they are tried again at once."""
+        self._failures.clear()
+
+    @contextlib.contextmanager
+    def _change(self, name: str) -> Iterator[None]:
+        self._changing.add(name)
+        try:
+            yield
+        finally:
+            self._changing.discard(name)
+            self._changed()
+
+    def _note_failure(self, name: str, words: str) -> None:
+        count = self._failures[name].count + 1 if name in self._failures else 1
+        self._failures[name] = LoadFailure(count, time.time(), words)
+        logging.getLogger(__name__).warning("%s does not load %s: %s", self._record.replica, name, words)
+
+    def _may_unload(self, name: str) -> bool:
+        """In an engine that others may use, too, only what we loaded ourselves is ours to unload."""
+        return self._record.launcher != "external" or name in self._loaded_here
+
+    async def _look(self, *, with_metrics: bool) -> None:
+        if not self._answered and self._record.log:
+            self._phase = self._driver.phase(read_tail(Path(self._record.log)))
+        try:
+            healthy = await self._driver.healthy(self._server)
+            if healthy:
+                self._models = await self._server.models()
+                self._answered = True
+                self._silent_since = None
+        except EngineError as error:
+            healthy, self._words = False, str(error)
+        if not healthy and self._silent_since is None:
+            self._silent_since = time.time()
+        if healthy and with_metrics:
+            await self._ask_metrics()
+
+    async def _ask_models(self) -> None:
+        with contextlib.suppress(EngineError):  # the next look asks again, and draws the conclusions
+            self._models = await self._server.models()
+
+    async def _ask_metrics(self) -> None:
+        with contextlib.suppress(EngineError):
+            self._metrics = await self._driver.metrics(self._server)

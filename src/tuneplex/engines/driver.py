@@ -1,0 +1,86 @@
+"""The control side of an engine: how it is started, how it does, which adapters it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from tuneplex.engines.command import Command, Place
+from tuneplex.engines.openai.driver import OpenAIDriver
+from tuneplex.engines.server import EngineMetrics, EngineModel, EngineServer
+from tuneplex.engines.vllm.driver import VllmDriver
+from tuneplex.types import AdapterVersion, Base, PoolSpec, Route
+
+__all__ = ["Command", "Driver", "EngineMetrics", "EngineModel", "EngineServer", "Place", "driver_for"]
+
+
+class Driver(Protocol):
+    """What control needs to know about a kind of engine. A driver keeps nothing between calls."""
+
+    @property
+    def loads_adapters(self) -> bool:
+        """Whether adapters can be loaded and unloaded while the engine runs."""
+        ...
+
+    @property
+    def routes(self) -> frozenset[Route]:
+        """The API routes it offers."""
+        ...
+
+    def command(self, pool: PoolSpec, base: Base, place: Place, inherited: Mapping[str, str]) -> Command:
+        """What starts it; `inherited` is the environment that it may see.
+
+        Raises:
+            EngineStartError: This kind of engine is never started here.
+        """
+        ...
+
+    def phase(self, log: str) -> str:
+        """What a starting engine is doing, in a few words, from the end of its log."""
+        ...
+
+    def engine_name(self, version: AdapterVersion) -> str:
+        """The name that the engine has, or will have, for an adapter version."""
+        ...
+
+    async def healthy(self, server: EngineServer) -> bool:
+        """Whether it can take requests.
+
+        Raises:
+            EngineError: It does not answer at all.
+        """
+        ...
+
+    async def load(self, server: EngineServer, version: AdapterVersion) -> None:
+        """Load an adapter version under `engine_name`; one that is loaded already is fine.
+
+        Raises:
+            EngineError: It does not; the message holds its own words.
+        """
+        ...
+
+    async def unload(self, server: EngineServer, name: str) -> None:
+        """Unload what the engine calls `name`; one that is not loaded is fine.
+
+        Raises:
+            EngineError: It does not.
+        """
+        ...
+
+    async def metrics(self, server: EngineServer) -> EngineMetrics:
+        """Its figures.
+
+        Raises:
+            EngineError: It does not answer, or with something else.
+        """
+        ...
+
+
+def driver_for(kind: str) -> Driver:
+    """The driver of a `PoolSpec.engine`.
+
+    Raises:
+        KeyError: There is no such kind of engine.
+    """
+    drivers: dict[str, type[Driver]] = {"vllm": VllmDriver, "openai": OpenAIDriver}
+    return drivers[kind]()

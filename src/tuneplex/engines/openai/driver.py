@@ -1,0 +1,52 @@
+"""Any server that speaks OpenAI's API: it is not started here, and its adapters are what it lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tuneplex.engines.command import Command, Place
+from tuneplex.engines.server import EngineMetrics, EngineServer
+from tuneplex.errors import EngineError, EngineStartError
+from tuneplex.types import AdapterVersion, Base, PoolSpec, Route
+
+__all__ = ["OpenAIDriver"]
+
+
+class OpenAIDriver:
+    """A server that somebody else runs. It answers as an adapter if it lists a model of the adapter's name."""
+
+    loads_adapters = False
+    routes = frozenset(Route)
+
+    def command(self, pool: PoolSpec, base: Base, place: Place, inherited: Mapping[str, str]) -> Command:
+        """Refuse: such an engine runs already."""
+        del base, place, inherited
+        raise EngineStartError(f"pool {pool.name}: an engine of kind openai cannot be started here; give its urls")
+
+    def phase(self, log: str) -> str:
+        """There is no log to look at."""
+        del log
+        return "waiting for its answer"
+
+    def engine_name(self, version: AdapterVersion) -> str:
+        """The server knows the adapter by its plain name."""
+        return version.name
+
+    async def healthy(self, server: EngineServer) -> bool:
+        """Whether it lists its models: the one route that every such server has."""
+        await server.models()
+        return True
+
+    async def load(self, server: EngineServer, version: AdapterVersion) -> None:
+        """Refuse: OpenAI's API has no way to load an adapter."""
+        del server
+        raise EngineError(f"the server does not list a model named {version.name}, and cannot load one")
+
+    async def unload(self, server: EngineServer, name: str) -> None:
+        """Nothing was loaded, so there is nothing to unload."""
+        del server, name
+
+    async def metrics(self, server: EngineServer) -> EngineMetrics:
+        """OpenAI's API has no figures."""
+        del server
+        return EngineMetrics()
