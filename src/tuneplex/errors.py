@@ -14,7 +14,10 @@
         ├─ Unauthorized        401
         ├─ NotFound            404
         ├─ MethodNotAllowed    405
+        ├─ RequestTimeout      408  the request did not arrive in time
         ├─ TooLarge            413
+        ├─ HeadTooLarge        431
+        ├─ EngineRefused       the engine's own refusal, with its status
         ├─ UpstreamError       502  the engine broke off or answered in another shape
         ├─ Unavailable         503  nothing can take the request now
         └─ UpstreamTimeout     504
@@ -22,18 +25,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 __all__ = [
     "ApiError",
     "BadRequest",
     "EngineError",
+    "EngineRefused",
     "EngineStartError",
     "FleetFileError",
+    "HeadTooLarge",
     "MethodNotAllowed",
     "NotFound",
+    "RequestTimeout",
     "SourceError",
     "StateError",
     "TooLarge",
@@ -97,8 +101,8 @@ class ApiError(TuneplexError):
         retry_after_s: Seconds after which trying again makes sense; sent as `retry-after`.
     """
 
-    status: ClassVar[int] = 500
-    kind: ClassVar[str] = "server_error"
+    status: int = 500
+    kind: str = "server_error"
 
     def __init__(
         self,
@@ -148,11 +152,52 @@ class MethodNotAllowed(ApiError):
     kind = "invalid_request_error"
 
 
+class RequestTimeout(ApiError):
+    """The request did not arrive in time."""
+
+    status = 408
+    kind = "invalid_request_error"
+
+
 class TooLarge(ApiError):
     """The body is over the gateway's limit."""
 
     status = 413
     kind = "invalid_request_error"
+
+
+class HeadTooLarge(ApiError):
+    """The request line and headers are over the gateway's limit."""
+
+    status = 431
+    kind = "invalid_request_error"
+
+
+class EngineRefused(ApiError):
+    """The engine refused the request, or failed at it; its status is passed on.
+
+    Args:
+        status: The HTTP status.
+        kind: The error's `type`.
+        message: See `ApiError`.
+        param: See `ApiError`.
+        code: See `ApiError`.
+        retry_after_s: See `ApiError`.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message, param=param, code=code, retry_after_s=retry_after_s)
+        self.status = status
+        self.kind = kind
 
 
 class UpstreamError(ApiError):

@@ -1,0 +1,58 @@
+"""How the gateway speaks with one kind of engine: pure functions over bytes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tuneplex.engines.rename import Renamer
+from tuneplex.errors import ApiError
+from tuneplex.types import Route
+
+__all__ = ["Dialect"]
+
+
+class Dialect(Protocol):
+    """The differences between engines, as the gateway meets them.
+
+    Attributes:
+        error_mark: Bytes that only an event which reports an error can contain.
+    """
+
+    error_mark: bytes
+
+    def path(self, route: Route) -> str:
+        """The request path of a route."""
+
+    def encode(self, body: bytes, *, asked: str | None, name: str) -> bytes:
+        """The request body as the engine wants it.
+
+        Args:
+            body: As the client sent it: a JSON object.
+            asked: The model that the body names, or None when it names none.
+            name: The engine's own name for what is to answer.
+        """
+
+    def renamer(self, *, name: str, shown: str) -> Renamer:
+        """What turns the engine's name into the client's in a reply, one for each reply."""
+
+    def error(self, status: int, body: bytes, *, name: str, shown: str) -> ApiError:
+        """What the client is told when the engine answered with an error.
+
+        Args:
+            status: The engine's HTTP status.
+            body: Its reply, perhaps cut off.
+            name: The engine's own name for the model.
+            shown: The client's name for it.
+        """
+
+    def stream_error(self, event: bytes, *, name: str, shown: str) -> ApiError:
+        """What the client is told when the engine reports an error inside of a stream.
+
+        Args:
+            event: From the mark on.
+            name: The engine's own name for the model.
+            shown: The client's name for it.
+        """
+
+    def ended(self, route: Route, last: bytes) -> bool:
+        """Whether a stream whose last events were `last` has come to its proper end."""

@@ -1,0 +1,1 @@
+"""Engines that speak OpenAI's API and cannot load adapters."""

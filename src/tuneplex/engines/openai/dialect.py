@@ -1,0 +1,46 @@
+"""Any server that speaks OpenAI's API."""
+
+from __future__ import annotations
+
+from tuneplex.engines.rename import Renamer
+from tuneplex.engines.wire import engine_error, stream_error, with_model
+from tuneplex.errors import ApiError
+from tuneplex.types import Route
+
+__all__ = ["OpenAIDialect"]
+
+_DONE = b"[DONE]"
+_LAST_EVENTS = (b'"response.completed"', b'"response.incomplete"', b'"response.failed"', b'"type":"error"')
+
+
+class OpenAIDialect:
+    """See `tuneplex.engines.Dialect`."""
+
+    # Generated text cannot contain it: its quotes are escaped.
+    error_mark = b'data: {"error"'
+
+    def path(self, route: Route) -> str:
+        """`/v1/…`, as OpenAI names it."""
+        return f"/v1/{route.value}"
+
+    def encode(self, body: bytes, *, asked: str | None, name: str) -> bytes:
+        """The client's own bytes with another `model`."""
+        return with_model(body, asked=asked, name=name)
+
+    def renamer(self, *, name: str, shown: str) -> Renamer:
+        """Exchanges the values of `model` fields."""
+        return Renamer(name, shown)
+
+    def error(self, status: int, body: bytes, *, name: str, shown: str) -> ApiError:
+        """Understands OpenAI's shape, the flat one, FastAPI's `detail`; hides everything else."""
+        return engine_error(status, body, name=name, shown=shown)
+
+    def stream_error(self, event: bytes, *, name: str, shown: str) -> ApiError:
+        """Understands the same shapes as `error`."""
+        return stream_error(event, name=name, shown=shown)
+
+    def ended(self, route: Route, last: bytes) -> bool:
+        """`[DONE]`, or for responses the event that closes them."""
+        if last.rstrip().endswith(_DONE):
+            return True
+        return route is Route.RESPONSES and any(event in last for event in _LAST_EVENTS)

@@ -1,0 +1,160 @@
+"""What engines that speak OpenAI's API have in common: bodies and errors as bytes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tuneplex.errors import ApiError, EngineRefused, Unavailable, UpstreamError
+
+__all__ = ["engine_error", "stream_error", "with_model"]
+
+_KEY = b'"model"'
+_SEPARATORS = (b":", b": ")
+_TEXT_LIMIT = 2000
+
+_BAD_REQUEST = 400
+_CREDENTIALS = frozenset({401, 403})
+_NOT_FOUND = 404
+_UNPROCESSABLE = 422
+_TOO_MANY = 429
+_CLIENT_ERRORS = range(400, 500)
+_FAILURES_PASSED_ON = frozenset({500, 501})
+_UNAVAILABLE = 503
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_object = msgspec.json.Decoder(dict[str, object])
+
+
+# --- requests
+
+
+def with_model(body: bytes, *, asked: str | None, name: str) -> bytes:
+    """The JSON object with `model` set to `name` and everything else untouched.
+
+    Args:
+        body: A JSON object, already decoded once and found sound.
+        asked: What its `model` is now; None when it has none.
+        name: What it should be.
+    """
+    at = body.find(_KEY)
+    if asked is None or at < 0 or body.find(_KEY, at + 1) >= 0:
+        return _rebuilt(body, name)
+    if asked == name:
+        return body
+    value = msgspec.json.encode(asked)
+    for separator in _SEPARATORS:
+        field = _KEY + separator + value
+        if body.startswith(field, at):
+            end = at + len(field)
+            return b"".join((body[: end - len(value)], msgspec.json.encode(name), body[end:]))
+    return _rebuilt(body, name)
+
+
+def _rebuilt(body: bytes, name: str) -> bytes:
+    """The slow way, for a `model` that is missing, repeated, nested elsewhere too or spelt unusually."""
+    fields = _fields.decode(body)
+    fields["model"] = msgspec.Raw(msgspec.json.encode(name))
+    return msgspec.json.encode(fields)
+
+
+# --- errors
+
+
+class _Told(msgspec.Struct):
+    """What an error reply tells, whichever shape it has."""
+
+    message: str = ""
+    kind: str | None = None
+    param: str | None = None
+    code: str | None = None
+
+
+def engine_error(status: int, body: bytes, *, name: str, shown: str) -> ApiError:
+    """Put an engine's error reply into OpenAI's shape; see `Dialect.error`."""
+    told = _renamed(_told(body), name, shown)
+    if status in _CREDENTIALS:
+        return UpstreamError("The engine refused the gateway's own credentials.", code="engine_credentials")
+    if status == _NOT_FOUND:
+        return _not_found(told, shown)
+    if status in _CLIENT_ERRORS:
+        return _refusal(status, told)
+    if status == _UNAVAILABLE:
+        return Unavailable("The engine cannot take requests at the moment.", code="engine_unavailable", retry_after_s=1)
+    if status in _FAILURES_PASSED_ON:
+        return EngineRefused(status, "server_error", "The engine failed at this request.", code="engine_error")
+    return UpstreamError(f"The engine answered with the unexpected status {status}.", code="engine_error")
+
+
+def stream_error(event: bytes, *, name: str, shown: str) -> ApiError:
+    """Put an error event of a stream, `data: {…}`, into OpenAI's shape; see `Dialect.stream_error`."""
+    body = event.partition(b"\n")[0].partition(b":")[2].strip()
+    code = _told(body).code or ""
+    status = int(code) if code.isdecimal() else 0
+    if status in _CLIENT_ERRORS:
+        return engine_error(status, body, name=name, shown=shown)
+    return EngineRefused(500, "server_error", "The engine failed during this reply.", code="engine_error")
+
+
+def _not_found(told: _Told, shown: str) -> ApiError:
+    """A model that has just gone can come back; a route that the engine does not have cannot."""
+    if "does not exist" in told.message:
+        return Unavailable(
+            f"The model `{shown}` is not loaded at the moment.", code="model_not_loaded", retry_after_s=1
+        )
+    return EngineRefused(
+        _NOT_FOUND,
+        "invalid_request_error",
+        f"The engine does not offer this route for the model `{shown}`.",
+        code="route_not_offered",
+    )
+
+
+def _refusal(status: int, told: _Told) -> ApiError:
+    """A request that the engine finds wrong: its own words help."""
+    status = _BAD_REQUEST if status == _UNPROCESSABLE else status
+    return EngineRefused(
+        status,
+        "rate_limit_error" if status == _TOO_MANY else "invalid_request_error",
+        told.message or f"The engine refused the request with the status {status}.",
+        param=told.param,
+        code=None if told.code is None or told.code.isdecimal() else told.code,
+        retry_after_s=1 if status == _TOO_MANY else None,
+    )
+
+
+def _renamed(told: _Told, name: str, shown: str) -> _Told:
+    return msgspec.structs.replace(told, message=told.message.replace(name, shown))
+
+
+def _told(body: bytes) -> _Told:
+    """Read OpenAI's shape, the flat one, FastAPI's `detail`, or plain text."""
+    try:
+        reply = _object.decode(body)
+    except (msgspec.MsgspecError, RecursionError):
+        return _Told()  # HTML or text of some other server: not for clients
+    error = reply.get("error", reply)
+    if isinstance(error, str):
+        return _Told(message=error[:_TEXT_LIMIT])
+    if not isinstance(error, dict):
+        return _Told()
+    return _Told(
+        message=(_text(error.get("message")) or _detail(error.get("detail")))[:_TEXT_LIMIT],
+        kind=_text(error.get("type")) or None,
+        param=_text(error.get("param")) or None,
+        code=_text(error.get("code")) or None,
+    )
+
+
+def _text(value: object) -> str:
+    return str(value) if isinstance(value, (str, int)) else ""
+
+
+def _detail(value: object) -> str:
+    """FastAPI's `detail`: a text, or a list of `{"loc": […], "msg": "…"}`."""
+    if not isinstance(value, list):
+        return _text(value)
+    return "; ".join(
+        f"{'.'.join(str(part) for part in entry.get('loc', ()))}: {entry.get('msg', '')}"
+        for entry in value
+        if isinstance(entry, dict)
+    )

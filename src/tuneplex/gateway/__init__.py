@@ -1,0 +1,7 @@
+"""The data plane: OpenAI's API in front of engines."""
+
+from tuneplex.gateway.core import Gateway
+from tuneplex.gateway.protocol import ConnectionLimits
+from tuneplex.gateway.server import serve
+
+__all__ = ["ConnectionLimits", "Gateway", "serve"]

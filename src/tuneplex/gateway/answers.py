@@ -1,0 +1,249 @@
+"""What becomes of an engine's reply: one receiver for each kind of it.
+
+`StreamAnswer.reply_data` runs for every chunk of every stream. It searches for a few byte sequences and writes once; no
+JSON is parsed there.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tuneplex.errors import ApiError
+from tuneplex.gateway.counters import Outcome
+from tuneplex.gateway.heads import EVENT_STREAM, JSON
+from tuneplex.http import EventFramer, EventTooLargeError, Reply, UpstreamFault
+from tuneplex.types import Route
+
+if TYPE_CHECKING:
+    from tuneplex.gateway.relay import Relay
+
+__all__ = ["ErrorAnswer", "LongAnswer", "StreamAnswer", "WholeAnswer", "error_event"]
+
+_BORDER = b"\n\n"
+_STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
+_WHOLE_LIMIT = 1024 * 1024
+_ERROR_LIMIT = 64 * 1024
+_SEQUENCE = re.compile(rb'"sequence_number":\s*(\d+)')
+
+_json = msgspec.json.Decoder(msgspec.Raw)
+
+
+def _unasked(reply: Reply) -> None:
+    """A second head for one request cannot come; the connection sees to that."""
+    raise AssertionError(f"unexpected head with the status {reply.status}")
+
+
+class StreamAnswer:
+    """Server-sent events, passed on as whole events so that a break never leaves half of one."""
+
+    __slots__ = ("_dialect", "_error_mark", "_exchange", "_framer", "_last", "_relay", "_rename")
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._exchange = relay.exchange
+        self._dialect = relay.upstream.dialect
+        self._error_mark = self._dialect.error_mark
+        self._rename = relay.renamer().events
+        self._framer = EventFramer()
+        self._last = b""
+        self._exchange.start(200, EVENT_STREAM, _STREAM_HEADERS)
+
+    reply_started = staticmethod(_unasked)
+
+    def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
+        """Pass on the events that are complete."""
+        if self._framer.held or not data.endswith(_BORDER):
+            data = self._whole_events(data)
+        relay = self._relay
+        if data:
+            if self._error_mark in data:
+                self._engine_failed(data)
+                return
+            data = self._rename(data)
+            relay.chunks += 1
+            if relay.chunks == 1:
+                relay.first_token()
+            self._last = data
+            if not done:
+                self._exchange.write(data)
+        if done and not relay.over:
+            self._end(data)
+
+    def reply_failed(self, fault: UpstreamFault) -> None:
+        """After the last event this is a normal end; before it, the client must learn of it."""
+        if self._ended():
+            self._exchange.finish()
+            self._relay.close(Outcome.COMPLETE)
+        else:
+            self._relay.broken(fault)
+
+    def fail(self, error: ApiError) -> None:
+        """Tell the client, as the last event of its stream."""
+        self._exchange.finish(error_event(self._relay.order.route, error, self._last))
+
+    def _whole_events(self, data: bytes) -> bytes:
+        try:
+            return self._framer.feed(data)
+        except EventTooLargeError:
+            self._relay.misbehaved("one event is larger than the gateway holds")
+            return b""
+
+    def _end(self, data: bytes) -> None:
+        if self._ended():
+            self._exchange.finish(data)
+            self._relay.close(Outcome.COMPLETE)
+            return
+        if data:
+            self._exchange.write(data)
+        self._relay.misbehaved("the stream ended before its last event")
+
+    def _ended(self) -> bool:
+        return not self._framer.held and self._dialect.ended(self._relay.order.route, self._last)
+
+    def _engine_failed(self, data: bytes) -> None:
+        """Pass on what came before the engine's error event, then that error in our words, and nothing after it."""
+        at = data.find(self._error_mark)
+        before = data[: data.rfind(_BORDER, 0, at) + len(_BORDER)] if data.rfind(_BORDER, 0, at) >= 0 else b""
+        if before:
+            self._last = self._rename(before)
+            self._exchange.write(self._last)
+        self._relay.engine_failed(self._dialect.stream_error(data[at:], **self._relay.names()))
+
+
+class WholeAnswer:
+    """A JSON document that is sent with its length, unless it turns out to be large."""
+
+    __slots__ = ("_parts", "_relay", "_size")
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    reply_started = staticmethod(_unasked)
+
+    def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
+        """Collect the document."""
+        relay = self._relay
+        relay.chunks += 1
+        if done and not self._parts:
+            self._send(data)
+            return
+        self._parts.append(data)
+        self._size += len(data)
+        if done:
+            self._send(b"".join(self._parts))
+        elif self._size > _WHOLE_LIMIT:
+            answer = LongAnswer(relay)
+            relay.receive_with(answer)
+            answer.reply_data(b"".join(self._parts), done=False)
+
+    def reply_failed(self, fault: UpstreamFault) -> None:
+        """Nothing has been said yet, so a proper status can be."""
+        self._relay.broken(fault)
+
+    def fail(self, error: ApiError) -> None:
+        """Tell the client."""
+        self._relay.refuse(error)
+
+    def _send(self, body: bytes) -> None:
+        try:
+            _json.decode(body)
+        except (msgspec.DecodeError, RecursionError):
+            self._relay.misbehaved("the reply is not JSON")
+            return
+        self._relay.exchange.reply(200, self._relay.renamer().document(body))
+        self._relay.close(Outcome.COMPLETE)
+
+
+class LongAnswer:
+    """A JSON document that is too large to keep: passed on as it comes."""
+
+    __slots__ = ("_exchange", "_relay", "_renamer")
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._exchange = relay.exchange
+        self._renamer = relay.renamer()
+        self._exchange.start(200, JSON)
+
+    reply_started = staticmethod(_unasked)
+
+    def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
+        """Pass it on."""
+        self._relay.chunks += 1
+        data = self._renamer.feed(data)
+        if done:
+            self._exchange.finish(data + self._renamer.flush())
+            self._relay.close(Outcome.COMPLETE)
+        elif data:
+            self._exchange.write(data)
+
+    def reply_failed(self, fault: UpstreamFault) -> None:
+        """Half a document has left; only a cut connection tells the client so."""
+        self._relay.broken(fault)
+
+    def fail(self, error: ApiError) -> None:  # noqa: ARG002 - there is no way left to say it
+        """Cut the connection."""
+        self._exchange.cut()
+
+
+class ErrorAnswer:
+    """A reply with an error status, put into OpenAI's shape."""
+
+    __slots__ = ("_body", "_relay", "_reply")
+
+    def __init__(self, relay: Relay, reply: Reply) -> None:
+        self._relay = relay
+        self._reply = reply
+        self._body = b""
+
+    reply_started = staticmethod(_unasked)
+
+    def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
+        """Collect as much as can hold a message."""
+        self._relay.chunks += 1
+        self._body = (self._body + data)[:_ERROR_LIMIT]
+        if done:
+            self._tell()
+
+    def reply_failed(self, fault: UpstreamFault) -> None:  # noqa: ARG002 - the status has come, that is enough
+        """The status has come; that is enough to tell."""
+        self._tell()
+
+    def fail(self, error: ApiError) -> None:
+        """Tell the client."""
+        self._relay.refuse(error)
+
+    def _tell(self) -> None:
+        relay = self._relay
+        error = relay.upstream.dialect.error(self._reply.status, self._body, **relay.names())
+        after = self._reply.headers.get(b"retry-after", b"")
+        if after.isdigit() and error.retry_after_s is not None:
+            error.retry_after_s = int(after)
+        relay.engine_failed(error)
+
+
+def error_event(route: Route, error: ApiError, last: bytes) -> bytes:
+    """The event that tells a client why its stream ends here.
+
+    Args:
+        route: Responses have events with a type and a number, the others have not.
+        error: What to tell.
+        last: The events that went before.
+    """
+    if route is not Route.RESPONSES:
+        return b"data: %b\n\n" % error.body()
+    numbers = _SEQUENCE.findall(last)
+    event = {
+        "type": "error",
+        "code": error.code,
+        "message": error.message,
+        "param": error.param,
+        "sequence_number": int(numbers[-1]) + 1 if numbers else 0,
+        "error": msgspec.Raw(error.body()[len(b'{"error":') : -1]),
+    }
+    return b"event: error\ndata: %b\n\n" % msgspec.json.encode(event)

@@ -1,0 +1,219 @@
+"""The gateway: what it knows, and the way of a request through it.
+
+authenticate -> resolve -> admit -> eligible -> route -> relay. Each step is a function that a later one can replace;
+only the last has effects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from itertools import count
+
+from tuneplex import metrics
+from tuneplex.errors import ApiError, BadRequest, NotFound, Unavailable
+from tuneplex.gateway.access import authenticate, cors_headers, is_loopback, preflight_headers
+from tuneplex.gateway.body import Fields, read_fields
+from tuneplex.gateway.counters import Counters
+from tuneplex.gateway.exchange import Exchange
+from tuneplex.gateway.heads import TEXT
+from tuneplex.gateway.pages import model_card, model_list, readiness, unknown_model
+from tuneplex.gateway.relay import Ledger, Order, Relay, retry_after
+from tuneplex.gateway.routes import Page, Target, find_target
+from tuneplex.gateway.upstreams import Upstreams
+from tuneplex.policy import eligible, least_outstanding
+from tuneplex.types import FleetView, GatewayReport, Model, Principal, Replica, Route
+
+__all__ = ["Gateway"]
+
+_log = logging.getLogger(__name__)
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_NOBODY = Principal("", "")
+
+MetricsSource = Callable[[], Awaitable[bytes]]
+
+
+class Gateway:
+    """One gateway process's data plane: it answers exchanges by the latest view of the fleet.
+
+    Args:
+        index: Which of the fleet's gateways this is.
+        view: The first view; a fleet without models if there is none yet.
+        metrics_source: Gives the page for `/metrics` with all gateways and replicas in it; the gateway shows its own
+            numbers when there is no source or it fails.
+    """
+
+    def __init__(
+        self, index: int = 0, view: FleetView | None = None, *, metrics_source: MetricsSource | None = None
+    ) -> None:
+        self.index = index
+        self.view = FleetView()
+        self.ledger = Ledger(Counters())
+        self._upstreams = Upstreams()
+        self._metrics_source = metrics_source
+        self._ids = map(f"req-{secrets.token_hex(6)}-{{:06x}}".format, count())
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._models = b""
+        self.update(view or FleetView())
+
+    # --- for the process around it
+
+    def update(self, view: FleetView) -> None:
+        """Work by this view from now on; requests under way are not touched."""
+        self._upstreams.update(view.replicas)
+        self._models = model_list(view)
+        self.view = view
+
+    def report(self) -> GatewayReport:
+        """What control wants to know each second."""
+        return GatewayReport(
+            gateway=self.index,
+            pid=os.getpid(),
+            generation=self.view.generation,
+            outstanding=dict(self.ledger.outstanding),
+            counters=self.ledger.counters.counts(),
+            buckets=self.ledger.counters.buckets(),
+        )
+
+    def tick(self, now: float) -> None:
+        """Look after timeouts; `now` is the event loop's time."""
+        for relay in tuple(self.ledger.relays):
+            relay.tick(now)
+
+    def close(self) -> None:
+        """Close the connections to the engines."""
+        self._upstreams.close()
+
+    # --- for client connections (see `protocol.Handler`)
+
+    @property
+    def max_body(self) -> int:
+        """Bytes of a request body that are accepted."""
+        return self.view.settings.max_body
+
+    def head(self, exchange: Exchange) -> None:
+        """Name the request, find out what it is for and who sends it.
+
+        Raises:
+            ApiError: There is no such path, or the key is wrong.
+        """
+        headers, settings = exchange.headers, self.view.settings
+        given = headers.get(b"x-request-id", b"")
+        exchange.request_id = given if _SANE_ID.fullmatch(given) else next(self._ids).encode()
+        exchange.extra = cors_headers(settings, headers.get(b"origin"))
+        if exchange.method == "OPTIONS":
+            return
+        target = exchange.target = find_target(exchange.method, exchange.path)
+        if target.page in {Page.HEALTH, Page.READY} or (target.page is Page.METRICS and is_loopback(exchange.peer)):
+            return
+        exchange.principal = authenticate(settings, headers.get(b"authorization", b""))
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer a complete request."""
+        try:
+            self._answer(exchange)
+        except ApiError as error:
+            self.refuse(exchange, error)
+        except Exception:  # noqa: BLE001 - the last resort: a defect of ours must still be an answer
+            _log.exception("request %s failed", exchange.request_id.decode())
+            self.refuse(exchange, ApiError("The gateway failed at this request.", code="internal_error"))
+
+    def refuse(self, exchange: Exchange, error: ApiError) -> None:
+        """Answer with an error in OpenAI's shape."""
+        exchange.request_id = exchange.request_id or next(self._ids).encode()
+        label = exchange.target.label if exchange.target is not None else ""
+        self.ledger.counters.answered(label, "", error.status)
+        if not (exchange.gone or exchange.spoken):
+            exchange.reply(error.status, error.body(), headers=retry_after(error))
+
+    # --- the way of a request
+
+    def _answer(self, exchange: Exchange) -> None:
+        target = exchange.target
+        if target is None:
+            self._preflight(exchange)
+        elif target.route is not None:
+            self._serve(exchange, target, target.route)
+        elif target.page is Page.METRICS:
+            self._later(self._show_metrics(exchange))
+        else:
+            exchange.reply(200, self._page(target))
+            self.ledger.counters.answered(target.label, "", 200)
+
+    def _serve(self, exchange: Exchange, target: Target, route: Route) -> None:
+        """A request for a model."""
+        fields = read_fields(exchange.body)
+        if fields.previous_response_id is not None:
+            raise BadRequest(
+                "Responses are not stored: send the whole conversation in `input` instead of `previous_response_id`.",
+                param="previous_response_id",
+                code="previous_response_not_supported",
+            )
+        model, shown = self._resolve(fields, target.deployment)
+        replica = self._choose(exchange.principal or _NOBODY, model, route, shown)
+        order = Order(route, model, fields.model, shown, bool(fields.stream), exchange.body)
+        upstream = self._upstreams[replica]
+        timeouts = self.view.settings.timeouts
+        Relay(self.ledger, exchange, order, upstream=upstream, timeouts=timeouts).start()
+
+    def _resolve(self, fields: Fields, deployment: str | None) -> tuple[Model, str]:
+        """The model that is meant, and the name that the client knows it by.
+
+        A deployment's own base URL says the model; what the body says is then only repeated in the reply.
+        """
+        name = deployment or fields.model
+        if not name:
+            raise BadRequest("The request must name a `model`.", param="model", code="missing_model")
+        model = self.view.model(name)
+        if model is None:
+            raise unknown_model(name)
+        return model, fields.model or name
+
+    def _choose(self, principal: Principal, model: Model, route: Route, shown: str) -> Replica:
+        replicas = eligible(principal, model.version, route, self.view.replicas)
+        replica = least_outstanding(replicas, self.ledger.outstanding).replica
+        if replica is not None:
+            return replica
+        if any(model.version in known.serves and route not in known.routes for known in self.view.replicas):
+            raise NotFound(f"The model `{shown}` does not offer {route.value}.", code="route_not_offered")
+        raise Unavailable(f"No engine is ready for the model `{shown}`.", code="no_ready_engine", retry_after_s=2)
+
+    # --- pages
+
+    def _page(self, target: Target) -> bytes:
+        match target.page:
+            case Page.MODELS:
+                return self._models
+            case Page.MODEL:
+                return model_card(self.view, target.model)
+            case Page.READY:
+                return readiness(self.view)
+        return b'{"status":"ok"}'
+
+    def _preflight(self, exchange: Exchange) -> None:
+        requested = exchange.headers.get(b"access-control-request-headers", b"")
+        allowed = b"access-control-allow-origin" in exchange.extra
+        exchange.reply(204, b"", headers=preflight_headers(requested) if allowed else b"")
+
+    async def _show_metrics(self, exchange: Exchange) -> None:
+        page = await self._all_metrics()
+        if not exchange.gone:
+            exchange.reply(200, page, TEXT)
+
+    async def _all_metrics(self) -> bytes:
+        if self._metrics_source is not None:
+            try:
+                return await self._metrics_source()
+            except (OSError, TimeoutError, ValueError) as error:
+                _log.warning("no metrics from control: %s", error)
+        return metrics.render([self.report()])
+
+    def _later(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,213 @@
+"""One request of a client and the reply to it."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Protocol
+
+from tuneplex.errors import ApiError
+from tuneplex.gateway.heads import JSON, STATUS_LINES
+from tuneplex.gateway.routes import Target
+from tuneplex.types import Principal
+
+__all__ = ["Exchange", "Listener", "Owner"]
+
+_LAST_CHUNK = b"0\r\n\r\n"
+
+
+class Listener(Protocol):
+    """Who works on the reply and has to know how the client is."""
+
+    def client_gone(self) -> None:
+        """The client has left; nothing can be sent any more."""
+
+    def client_paused(self) -> None:
+        """The client reads slower than we write: stop writing."""
+
+    def client_resumed(self) -> None:
+        """The client has caught up."""
+
+
+class Owner(Protocol):
+    """The connection, as its exchanges see it."""
+
+    transport: asyncio.Transport
+    paused: bool
+    peer: str
+
+    def common_headers(self) -> bytes:
+        """Header lines that every response carries."""
+
+    def replied(self, exchange: Exchange) -> None:
+        """The reply is complete."""
+
+
+class Exchange:
+    """A request, and the means to answer it.
+
+    Answer with `reply`, or with `start`, any number of `write`, and `finish`. The head leaves together with the first
+    bytes of the body, so until then nothing has been said and an error can still have a status of its own.
+
+    Attributes:
+        method: GET, POST …
+        path: Without the query, percent-decoded only where routes need it.
+        headers: By lower-case name; repeated ones are joined with a comma.
+        body: Complete when the handler gets the exchange.
+        target: What it is for, once that is known.
+        principal: Who sends it, once that is known.
+        received: Bytes of the body so far.
+        request_id: Goes into `x-request-id`.
+        extra: More header lines for every kind of reply (CORS).
+        listener: Hears of the client while the reply is under way.
+        refusal: Why it is not worth reading the rest of the request.
+        gone: The client has left.
+        status: Of the reply, 0 before it.
+        sent: Bytes of the reply's body so far, with framing.
+    """
+
+    __slots__ = (
+        "_chunked",
+        "_head",
+        "_owner",
+        "_parts",
+        "body",
+        "close",
+        "complete",
+        "expects",
+        "extra",
+        "gone",
+        "headers",
+        "listener",
+        "method",
+        "modern",
+        "path",
+        "principal",
+        "received",
+        "refusal",
+        "request_id",
+        "sent",
+        "started_s",
+        "status",
+        "target",
+        "transport",
+    )
+
+    def __init__(self, owner: Owner, method: str, path: str, headers: dict[bytes, bytes]) -> None:
+        self._owner = owner
+        self.transport = owner.transport
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.body = b""
+        self.received = 0
+        self.request_id = b""
+        self.extra = b""
+        self.target: Target | None = None
+        self.principal: Principal | None = None
+        self.started_s = 0.0
+        self.modern = True  # HTTP/1.1: knows chunks
+        self.close = False
+        self.complete = False
+        self.expects = False
+        self.refusal: ApiError | None = None
+        self.listener: Listener | None = None
+        self.gone = False
+        self.status = 0
+        self.sent = 0
+        self._chunked = False
+        self._head = b""
+        self._parts: list[bytes] = []
+
+    # --- the request
+
+    @property
+    def peer(self) -> str:
+        """The client's address, empty on a Unix socket."""
+        return self._owner.peer
+
+    def receive(self, data: bytes) -> None:
+        """Keep a piece of the body."""
+        self._parts.append(data)
+
+    def drop(self) -> None:
+        """Forget what came of the body."""
+        self._parts.clear()
+
+    def completed(self) -> None:
+        """The body has come to its end."""
+        self.complete = True
+        parts = self._parts
+        if parts:
+            self.body = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+
+    # --- the reply
+
+    @property
+    def paused(self) -> bool:
+        """The client does not keep up."""
+        return self._owner.paused
+
+    @property
+    def spoken(self) -> bool:
+        """Something of the reply has left, so its status is settled."""
+        return self.status != 0 and not self._head
+
+    def reply(self, status: int, body: bytes, content_type: bytes = JSON, headers: bytes = b"") -> None:
+        """Send a whole reply of known length."""
+        self.status = status
+        if status != HTTPStatus.NO_CONTENT:
+            headers += b"content-type: %b\r\ncontent-length: %d\r\n" % (content_type, len(body))
+        head = self._render(headers)
+        self._head = b""
+        self.sent = len(body)
+        self.transport.write(head if self.method == "HEAD" else head + body)
+        self._owner.replied(self)
+
+    def start(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
+        """Prepare the head of a reply of unknown length; it leaves with the first `write`."""
+        self.status = status
+        self._chunked = self.modern
+        if self.modern:
+            headers += b"transfer-encoding: chunked\r\n"
+        else:
+            self.close = True  # the end of the connection is the end of the body
+        self._head = self._render(b"content-type: %b\r\n%b" % (content_type, headers))
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body, which must not be empty."""
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._head:
+            data = self._head + data
+            self._head = b""
+        self.sent += len(data)
+        self.transport.write(data)
+
+    def finish(self, data: bytes = b"") -> None:
+        """Send the last piece, which may be empty, and end the reply."""
+        if self._chunked:
+            data = b"%x\r\n%b\r\n%b" % (len(data), data, _LAST_CHUNK) if data else _LAST_CHUNK
+        self.sent += len(data)
+        self.transport.write(self._head + data)
+        self._head = b""
+        self._owner.replied(self)
+
+    def cut(self) -> None:
+        """End the connection without ending the reply, so that the client cannot take it for complete."""
+        self.close = True
+        if self._chunked:
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def _render(self, headers: bytes) -> bytes:
+        return b"%b%bx-request-id: %b\r\n%b%b%b\r\n" % (
+            STATUS_LINES[self.status],
+            self._owner.common_headers(),
+            self.request_id,
+            self.extra,
+            headers,
+            b"connection: close\r\n" if self.close else b"",
+        )

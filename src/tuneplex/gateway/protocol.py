@@ -1,0 +1,397 @@
+"""The client's connection: uvicorn's protocol class of the gateway, on httptools.
+
+Reading never pauses while a reply is under way, because only a read shows that the client has left. What a client sends
+meanwhile (pipelining) is kept unparsed up to a bound; a client that sends more gets its current reply and is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Protocol, cast
+
+import httptools
+import msgspec
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from tuneplex.errors import ApiError, BadRequest, HeadTooLarge, RequestTimeout, TooLarge
+from tuneplex.gateway.exchange import Exchange
+
+__all__ = ["ClientConnection", "ConnectionLimits", "Handler"]
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True):
+    """What a client may take of the gateway's time and memory; seconds and bytes.
+
+    Attributes:
+        head_s: For the head of a request, from its first byte.
+        body_s: Between two pieces of a request's body.
+        idle_s: Between two requests.
+        stalled_s: For a client that reads nothing of a reply.
+        linger_s: For the rest of a request that was refused before its end.
+        head_bytes: Request line and headers.
+        header_count: Number of header lines.
+        pipelined_bytes: Kept of the next requests while a reply is under way.
+    """
+
+    head_s: float = 20.0
+    body_s: float = 30.0
+    idle_s: float = 75.0
+    stalled_s: float = 300.0
+    linger_s: float = 2.0
+    head_bytes: int = 64 * 1024
+    header_count: int = 128
+    pipelined_bytes: int = 64 * 1024
+
+
+class Handler(Protocol):
+    """Who answers requests."""
+
+    @property
+    def max_body(self) -> int:
+        """Bytes of a request body that are accepted."""
+
+    def head(self, exchange: Exchange) -> None:
+        """The head of a request is complete.
+
+        Raises:
+            ApiError: The body need not be read.
+        """
+
+    def handle(self, exchange: Exchange) -> None:
+        """The request is complete: answer it, now or later."""
+
+    def refuse(self, exchange: Exchange, error: ApiError) -> None:
+        """Answer with an error."""
+
+
+_SMALL_BODY = 64 * 1024
+_NO_BODY: dict[bytes, bytes] = {}
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client connection; the constructor's other arguments are uvicorn's contract."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: ConnectionLimits,
+        *,
+        config: Config,  # noqa: ARG002 - uvicorn passes it to every protocol class
+        server_state: ServerState,
+        app_state: dict[str, Any] | None = None,  # noqa: ARG002 - the same
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.transport = cast("asyncio.Transport", None)
+        self.paused = False
+        self.peer = ""
+        self._handler = handler
+        self._limits = limits
+        self._state = server_state
+        self._loop = _loop or asyncio.get_running_loop()
+        self._queue: deque[Exchange] = deque()
+        self._current: Exchange | None = None
+        self._backlog = b""
+        self._advancing = False
+        self._closing = False  # after the current reply
+        self._deaf = False  # whatever else comes is ignored
+        self._deadline = 0.0
+        self._dated: tuple[object, bytes] = (None, b"")
+        self._new_parser()
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Join the connections that uvicorn waits for at its end."""
+        self.transport = cast("asyncio.Transport", transport)
+        self._state.connections.add(cast("Any", self))
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._deadline = self._loop.time() + self._limits.head_s
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, or keep for later while a reply is under way."""
+        if self._deaf:
+            return
+        if self._current is None:
+            self._feed(data)
+            self._advance()
+        elif len(self._backlog) + len(data) <= self._limits.pipelined_bytes:
+            self._backlog += data
+        else:
+            self._backlog = b""
+            self._closing = self._deaf = True
+
+    def eof_received(self) -> None:
+        """A client that stops sending has left; replies that are already written still go out."""
+        if self._current is not None:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why does not matter
+        """Tell whoever works on a reply."""
+        self._state.connections.discard(cast("Any", self))
+        self._deaf = True
+        self._deadline = 0.0
+        self._queue.clear()
+        self._backlog = b""
+        exchange, self._current = self._current, None
+        if exchange is not None:
+            exchange.gone = True
+            if exchange.listener is not None:
+                exchange.listener.client_gone()
+
+    def pause_writing(self) -> None:
+        """The client does not keep up."""
+        self.paused = True
+        self._deadline = self._loop.time() + self._limits.stalled_s
+        if self._current is not None and self._current.listener is not None:
+            self._current.listener.client_paused()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self.paused = False
+        self._deadline = 0.0 if self._current is not None else self._loop.time() + self._limits.idle_s
+        if self._current is not None and self._current.listener is not None:
+            self._current.listener.client_resumed()
+
+    # --- uvicorn's side
+
+    def shutdown(self) -> None:
+        """Finish the current reply, then close."""
+        self._closing = True
+        if self._current is None and not self._queue:
+            self.transport.close()
+
+    # --- time
+
+    def tick(self, now: float) -> None:
+        """Act on a deadline that has passed; called every second or so."""
+        if not self._deadline or now < self._deadline:
+            return
+        self._deadline = 0.0
+        if self.paused or self._deaf:
+            self.transport.abort()
+        elif self._queue or self._in_head:
+            self._spoil(RequestTimeout("The request did not arrive in time."))
+            self._advance()
+        else:
+            self.transport.close()
+
+    # --- requests, in their order
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            data = self._parse(data)
+
+    def _parse(self, data: bytes) -> bytes:
+        """Parse all of it, or return what remains to be parsed."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return self._without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError as error:
+            if not isinstance(error.__context__, ApiError):
+                raise
+            self._spoil(error.__context__)
+        except httptools.HttpParserError:
+            if not (self._queue and self._queue[-1].close and self._queue[-1].complete):
+                self._spoil(BadRequest("This is not a valid HTTP request."))
+            self._deaf = True
+        if self._in_head and not self._deaf:
+            self._unparsed += len(data)
+            if self._unparsed > self._limits.head_bytes:
+                self._spoil(HeadTooLarge("The request's head is too large."))
+        return b""
+
+    def _without_upgrade(self, rest: bytes) -> bytes:
+        """Read a request that offers another protocol (`Upgrade: h2c`) as if it did not, as HTTP allows."""
+        if self._parser.get_method() == b"CONNECT":
+            self._spoil(BadRequest("CONNECT is not supported."))
+            return b""
+        lines = [b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)]
+        kept = (item for item in self._headers.items() if item[0] not in {b"upgrade", b"connection"})
+        lines += (b"%b: %b\r\n" % item for item in kept)
+        self._new_parser()
+        return b"".join(lines) + b"\r\n" + rest
+
+    def _spoil(self, error: ApiError) -> None:
+        """The input makes no sense from here on: answer so in its turn, then close."""
+        self._deaf = True
+        if not self._queue or self._queue[-1].complete:
+            self._queue.append(Exchange(self, "", "", {}))
+        exchange = self._queue[-1]
+        exchange.close = True
+        if exchange.refusal is None:
+            exchange.refusal = error
+
+    def _advance(self) -> None:
+        """Answer the next request, if it is complete or not worth waiting for."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self._current is None and self._queue and not self._closing:
+                exchange = self._queue[0]
+                if not exchange.complete and not self._hopeless(exchange):
+                    self._wait_for_body(exchange)
+                    return
+                self._queue.popleft()
+                self._answer(exchange)
+        finally:
+            self._advancing = False
+        if self._current is None and self._in_head and not self._deadline:
+            self._deadline = self._loop.time() + self._limits.head_s
+
+    def _answer(self, exchange: Exchange) -> None:
+        self._current = exchange
+        self._deadline = 0.0
+        if exchange.refusal is None:
+            self._handler.handle(exchange)
+            return
+        if not exchange.complete:
+            exchange.close = self._deaf = True
+        self._handler.refuse(exchange, exchange.refusal)
+
+    def _hopeless(self, exchange: Exchange) -> bool:
+        """Refused, and more of its body comes than is worth reading to keep the connection."""
+        if exchange.refusal is None:
+            return False
+        if self._deaf or exchange.expects or b"content-length" not in exchange.headers:
+            return True
+        return int(exchange.headers[b"content-length"]) > _SMALL_BODY
+
+    def _wait_for_body(self, exchange: Exchange) -> None:
+        if exchange.expects:
+            exchange.expects = False
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._deadline = self._loop.time() + self._limits.body_s
+
+    # --- what exchanges need
+
+    def common_headers(self) -> bytes:
+        """The `date` line, which uvicorn renews each second."""
+        headers = self._state.default_headers
+        if self._dated[0] is not headers:
+            self._dated = (headers, b"".join(b"%b: %b\r\n" % header for header in headers))
+        return self._dated[1]
+
+    def replied(self, exchange: Exchange) -> None:
+        """Go on with the next request, or close."""
+        self._current = None
+        exchange.listener = None
+        if exchange.close or self._closing:
+            self._end(unread=not exchange.complete)
+            return
+        self._deadline = self._loop.time() + (self._limits.stalled_s if self.paused else self._limits.idle_s)
+        if self._backlog:
+            data, self._backlog = self._backlog, b""
+            self._feed(data)
+        self._advance()
+
+    def _end(self, *, unread: bool) -> None:
+        """Close. A client that still sends would miss the reply by the reset that follows, so let it finish."""
+        self._deaf = self._closing = True
+        limits = self._limits
+        if unread and self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
+            self._deadline = self._loop.time() + limits.linger_s
+        else:
+            self.transport.close()
+            self._deadline = self._loop.time() + limits.stalled_s  # for the client that reads no more
+
+    # --- the parser's side
+
+    def _new_parser(self) -> None:
+        self._url = b""
+        self._headers = _NO_BODY
+        self._in_head = False
+        self._head_bytes = 0
+        self._unparsed = 0
+        self._exchange: Exchange | None = None
+        self._parser = httptools.HttpRequestParser(self)
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._url = b""
+        self._headers = {}
+        self._in_head = True
+        self._head_bytes = self._unparsed = 0
+        self._exchange = None
+        self._deadline = 0.0  # the one for idle connections; `_advance` sets the next
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the target."""
+        self._url += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header, or a trailer, which is ignored."""
+        if not self._in_head:
+            return
+        headers = self._headers
+        name = name.lower()
+        headers[name] = headers[name] + b", " + value if name in headers else value
+        self._count(len(name) + len(value))
+        if len(headers) > self._limits.header_count:
+            raise HeadTooLarge("The request has too many headers.")
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self._limits.head_bytes:
+            raise HeadTooLarge("The request's head is too large.")
+
+    def on_headers_complete(self) -> None:
+        """Make the exchange and ask the handler whether to go on."""
+        self._in_head = False
+        if self._parser.should_upgrade():
+            return
+        exchange = Exchange(self, self._parser.get_method().decode(), _path(self._url), self._headers)
+        exchange.started_s = self._loop.time()
+        exchange.modern = self._parser.get_http_version() == "1.1"
+        exchange.close = not exchange.modern or not self._parser.should_keep_alive()
+        exchange.expects = self._headers.get(b"expect", b"").lower() == b"100-continue"
+        self._exchange = exchange
+        self._queue.append(exchange)
+        try:
+            self._check(exchange)
+            self._handler.head(exchange)
+        except ApiError as error:
+            exchange.refusal = error
+
+    def _check(self, exchange: Exchange) -> None:
+        headers = exchange.headers
+        if exchange.modern and (b"host" not in headers or b"," in headers[b"host"]):
+            raise BadRequest("A request needs exactly one host header.")
+        if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+            raise BadRequest("Of transfer encodings only `chunked` is supported.")
+        if int(headers.get(b"content-length", b"0")) > self._handler.max_body:
+            raise self._too_large()
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"The request's body is over the limit of {self._handler.max_body} bytes.")
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        exchange = self._exchange
+        if exchange is None or exchange.refusal is not None:
+            return
+        exchange.received += len(data)
+        if exchange.received > self._handler.max_body:
+            exchange.drop()
+            exchange.refusal = self._too_large()
+        else:
+            exchange.receive(data)
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        if self._exchange is not None:
+            self._exchange.completed()
+            self._exchange = None
+
+
+def _path(target: bytes) -> str:
+    """The path of a request target in origin form (`/v1/models?x`) or absolute form (`http://host/v1/models`)."""
+    if not target.startswith(b"/") and b"://" in target:
+        target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
+    return target.partition(b"?")[0].decode("latin-1")

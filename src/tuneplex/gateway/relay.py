@@ -1,0 +1,282 @@
+"""A request at an engine: from its dispatch to the one place where it is accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import count
+from typing import Protocol, TypedDict
+
+import msgspec
+
+from tuneplex.engines.rename import Renamer
+from tuneplex.errors import ApiError, Unavailable, UpstreamError, UpstreamTimeout
+from tuneplex.gateway.answers import ErrorAnswer, LongAnswer, StreamAnswer, WholeAnswer
+from tuneplex.gateway.counters import Counters, Outcome
+from tuneplex.gateway.exchange import Exchange
+from tuneplex.gateway.upstreams import Upstream
+from tuneplex.http import Call, Receiver, Reply, Unreachable, UpstreamFault
+from tuneplex.types import Model, Route, Timeouts
+
+__all__ = ["Ledger", "Order", "Relay"]
+
+_log = logging.getLogger(__name__)
+
+_OK = 200
+_CLIENT_CLOSED = 499  # nginx's word for it, used for counting only
+
+
+class Order(msgspec.Struct):
+    """What is to be asked of an engine.
+
+    Attributes:
+        route: By which route.
+        model: What for.
+        asked: The name in the request's body, if it has one.
+        shown: The name that the client shall see in the reply.
+        stream: Whether events are expected.
+        body: The client's own.
+    """
+
+    route: Route
+    model: Model
+    asked: str | None
+    shown: str
+    stream: bool
+    body: bytes
+
+
+class Ledger:
+    """The requests under way, and what was counted of those that are over.
+
+    Attributes:
+        outstanding: Requests under way by replica name.
+        relays: The requests under way.
+        serial: Numbers them all.
+    """
+
+    def __init__(self, counters: Counters) -> None:
+        self.counters = counters
+        self.outstanding: dict[str, int] = {}
+        self.relays: set[Relay] = set()
+        self.serial = count()
+
+    def opened(self, relay: Relay) -> None:
+        """A request is about to be sent."""
+        name = relay.upstream.replica.name
+        self.outstanding[name] = self.outstanding.get(name, 0) + 1
+        self.relays.add(relay)
+
+    def closed(self, relay: Relay, outcome: Outcome) -> None:
+        """It is over, one way or another."""
+        self.relays.discard(relay)
+        name = relay.upstream.replica.name
+        left = self.outstanding[name] - 1
+        if left:
+            self.outstanding[name] = left
+        else:
+            del self.outstanding[name]
+        order, exchange, counters = relay.order, relay.exchange, self.counters
+        counters.answered(order.route.value, order.model.name, exchange.status or _CLIENT_CLOSED)
+        counters.ended(order.route, order.model.name, outcome, relay.elapsed_s())
+        counters.moved(order.route, exchange.received, exchange.sent)
+
+
+class _Answer(Receiver, Protocol):
+    def fail(self, error: ApiError) -> None:
+        """Tell the client that its reply ends with an error."""
+
+
+class _Names(TypedDict):
+    name: str
+    shown: str
+
+
+class Relay:
+    """Sends one request to one replica and its reply to the client.
+
+    Everything ends in `close`, exactly once, whichever side ends it.
+
+    Attributes:
+        chunks: Pieces of the reply's body so far.
+        over: `close` has been called.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_call",
+        "_ledger",
+        "_loop",
+        "_name",
+        "_seen",
+        "_since_s",
+        "_timeouts",
+        "chunks",
+        "exchange",
+        "order",
+        "over",
+        "upstream",
+    )
+
+    def __init__(
+        self, ledger: Ledger, exchange: Exchange, order: Order, *, upstream: Upstream, timeouts: Timeouts
+    ) -> None:
+        self.exchange = exchange
+        self.order = order
+        self.upstream = upstream
+        self.chunks = 0
+        self.over = False
+        self._ledger = ledger
+        self._timeouts = timeouts
+        self._loop = asyncio.get_running_loop()
+        self._name = upstream.replica.serves[order.model.version]
+        self._answer: _Answer | None = None
+        self._call: Call | None = None
+        self._seen = 0
+        self._since_s = exchange.started_s
+
+    def start(self) -> None:
+        """Send the request; everything else happens by callbacks."""
+        order, upstream = self.order, self.upstream
+        body = upstream.dialect.encode(order.body, asked=order.asked, name=self._name)
+        # Engines want ids that are unique, which the client's own need not be.
+        request_id = b"%b-%x" % (self.exchange.request_id, next(self._ledger.serial))
+        request = upstream.request(order.route, request_id, body)
+        order.body = self.exchange.body = b""  # from here on the call keeps it, as long as it may be sent again
+        self._ledger.opened(self)
+        self.exchange.listener = self
+        self._call = upstream.pool.send(request, self, connect_timeout_s=self._timeouts.connect_s)
+
+    # --- what the engine says
+
+    def reply_started(self, reply: Reply) -> None:
+        """Choose how to treat the reply."""
+        if reply.status != _OK:
+            self.receive_with(ErrorAnswer(self, reply))
+            return
+        wanted = b"text/event-stream" if self.order.stream else b"application/json"
+        if not reply.headers.get(b"content-type", b"").startswith(wanted) or b"content-encoding" in reply.headers:
+            self.misbehaved("the reply is of another type than was asked for")
+            return
+        self.receive_with(StreamAnswer(self) if self.order.stream else WholeAnswer(self))
+
+    def receive_with(self, answer: StreamAnswer | WholeAnswer | LongAnswer | ErrorAnswer) -> None:
+        """Let `answer` have the rest of the reply."""
+        self._answer = answer
+        if self._call is not None:
+            self._call.receiver = answer
+            if self.exchange.paused:
+                self._call.pause()
+
+    def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
+        """Never comes before the head; the head sets another receiver."""
+        raise AssertionError(f"{len(data)} bytes before the head, {done=}")
+
+    def reply_failed(self, fault: UpstreamFault) -> None:
+        """There is not even a head."""
+        self.broken(fault)
+
+    # --- what the answers find
+
+    def names(self) -> _Names:
+        """The engine's name of the model and the client's."""
+        return {"name": self._name, "shown": self.order.shown}
+
+    def renamer(self) -> Renamer:
+        """For this reply."""
+        return self.upstream.dialect.renamer(name=self._name, shown=self.order.shown)
+
+    def first_token(self) -> None:
+        """The first event of a stream is on its way."""
+        self._ledger.counters.first_token(self.order.model.name, self.elapsed_s())
+
+    def elapsed_s(self) -> float:
+        """Since the request came."""
+        return self._loop.time() - self.exchange.started_s
+
+    def broken(self, fault: UpstreamFault) -> None:
+        """The connection failed."""
+        _log.warning("request %s at %s: %s", self.exchange.request_id.decode(), self.upstream.replica.name, fault)
+        if isinstance(fault, Unreachable):
+            error: ApiError = Unavailable("The engine cannot be reached.", code="engine_unreachable", retry_after_s=1)
+            self._fail(error, Outcome.UNREACHABLE)
+        else:
+            self._fail(UpstreamError("The engine broke off its reply.", code="engine_broke_off"), Outcome.BROKEN)
+
+    def misbehaved(self, how: str) -> None:
+        """The engine's reply is not one that can be passed on."""
+        _log.warning("request %s at %s: %s", self.exchange.request_id.decode(), self.upstream.replica.name, how)
+        error = UpstreamError("The engine sent a reply that is not valid.", code="engine_reply_invalid")
+        self._fail(error, Outcome.BROKEN)
+
+    def engine_failed(self, error: ApiError) -> None:
+        """The engine itself reports an error."""
+        for secret in self.upstream.secrets:
+            error.message = error.message.replace(secret, "…")
+        self._fail(error, Outcome.ENGINE_ERROR)
+
+    # --- what the client does
+
+    def client_gone(self) -> None:
+        """Stop the engine at once."""
+        self.close(Outcome.CLIENT_GONE)
+
+    def client_paused(self) -> None:
+        """Let the engine wait."""
+        if self._call is not None:
+            self._call.pause()
+
+    def client_resumed(self) -> None:
+        """Go on."""
+        if self._call is not None:
+            self._call.resume()
+
+    # --- time
+
+    def tick(self, now: float) -> None:
+        """Give up an engine that has been silent for too long; called several times a second."""
+        if self._seen != self.chunks or self.exchange.paused:
+            self._seen = self.chunks
+            self._since_s = now
+            return
+        limit_s = self._timeouts.between_chunks_s if self.chunks else self._timeouts.first_byte_s
+        if now - self._since_s < limit_s:
+            return
+        what = "the next part of its reply" if self.chunks else "its reply"
+        message = f"The engine did not send {what} within {limit_s:g} seconds."
+        code = "engine_stalled" if self.chunks else "engine_timeout"
+        self._fail(UpstreamTimeout(message, code=code), Outcome.TIMEOUT)
+
+    # --- the end
+
+    def _fail(self, error: ApiError, outcome: Outcome) -> None:
+        """Tell the client in the way that is still open."""
+        if self.over:
+            return
+        try:
+            if self._answer is not None and self.exchange.spoken:
+                self._answer.fail(error)
+            else:
+                self.refuse(error)
+        finally:
+            self.close(outcome)
+
+    def refuse(self, error: ApiError) -> None:
+        """Answer with the error's own status; possible as long as nothing has been said."""
+        self.exchange.reply(error.status, error.body(), headers=retry_after(error))
+
+    def close(self, outcome: Outcome) -> None:
+        """Release the replica and account for the request: the one place for it."""
+        if self.over:
+            return
+        self.over = True
+        call, self._call, self._answer = self._call, None, None
+        if call is not None:
+            call.abort()
+        self.exchange.listener = None
+        self._ledger.closed(self, outcome)
+
+
+def retry_after(error: ApiError) -> bytes:
+    """The header line that says when to come back, if the error knows."""
+    return b"" if error.retry_after_s is None else b"retry-after: %d\r\n" % error.retry_after_s

@@ -1,0 +1,94 @@
+"""Which page or API route a path means."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from urllib.parse import unquote
+
+import msgspec
+
+from tuneplex.errors import MethodNotAllowed, NotFound
+from tuneplex.types import Route
+
+__all__ = ["Page", "Target", "find_target"]
+
+
+class Page(StrEnum):
+    """What the gateway answers itself."""
+
+    MODELS = "models"
+    MODEL = "model"
+    HEALTH = "health"
+    READY = "ready"
+    METRICS = "metrics"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a request is for.
+
+    Attributes:
+        route: Of the API, to be sent on to an engine; None for a page.
+        page: Answered here; None for a route.
+        deployment: NAME of `/d/NAME/v1/…`, which says the model.
+        model: ID of `/v1/models/ID`.
+    """
+
+    route: Route | None = None
+    page: Page | None = None
+    deployment: str | None = None
+    model: str = ""
+
+    @property
+    def label(self) -> str:
+        """For metrics."""
+        return self.route.value if self.route is not None else str(self.page)
+
+
+_ROUTES = {f"/v1/{route.value}": Target(route) for route in Route}
+_PAGES = {
+    "/v1/models": Target(page=Page.MODELS),
+    "/health": Target(page=Page.HEALTH),
+    "/ready": Target(page=Page.READY),
+    "/metrics": Target(page=Page.METRICS),
+}
+_MODEL = "/v1/models/"
+_DEPLOYMENT = "/d/"
+
+
+def find_target(method: str, path: str) -> Target:
+    """What a request is for.
+
+    Raises:
+        NotFound: There is no such path.
+        MethodNotAllowed: There is, for another method.
+    """
+    target = _ROUTES.get(path)
+    if target is not None and method == "POST":  # the usual case first
+        return target
+    target = target or _find(path)
+    if target is None:
+        raise NotFound("There is no such path.", code="unknown_path")
+    allowed = ("POST",) if target.route is not None else ("GET", "HEAD")
+    if method not in allowed:
+        raise MethodNotAllowed(f"This path takes {' and '.join(allowed)}, not {method}.", code="method_not_allowed")
+    return target
+
+
+def _find(path: str) -> Target | None:
+    if path in _PAGES:
+        return _PAGES[path]
+    if path.startswith(_MODEL):
+        return Target(page=Page.MODEL, model=unquote(path.removeprefix(_MODEL)))
+    if path.startswith(_DEPLOYMENT):
+        return _below(path)
+    return None
+
+
+def _below(path: str) -> Target | None:
+    """A path of a deployment's own base URL: everything under `/v1`, with the model said."""
+    name, slash, rest = path.removeprefix(_DEPLOYMENT).partition("/v1/")
+    inner = f"/v1/{rest}"
+    target = _ROUTES.get(inner) or (_find(inner) if slash and name else None)
+    if target is None or not name or target.deployment is not None:
+        return None
+    return msgspec.structs.replace(target, deployment=unquote(name))

@@ -1,0 +1,89 @@
+"""Run a gateway on a listening socket: uvicorn keeps sockets and TLS, the protocol class is ours."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+from pathlib import Path
+from typing import Any, cast
+
+import uvicorn
+
+from tuneplex.gateway.core import Gateway
+from tuneplex.gateway.protocol import ClientConnection, ConnectionLimits
+
+__all__ = ["serve"]
+
+_TICK_S = 0.1
+_TICKS_PER_SWEEP = 10
+
+
+async def serve(
+    gateway: Gateway,
+    sock: socket.socket,
+    *,
+    tls_cert: Path | str | None = None,
+    tls_key: Path | str | None = None,
+    stop: asyncio.Event,
+    drain_s: int = 30,
+    limits: ConnectionLimits | None = None,
+) -> None:
+    """Answer clients on `sock` until `stop` is set, then let the replies under way finish.
+
+    Args:
+        gateway: Answers.
+        sock: Bound; closed at the end.
+        tls_cert: Certificate chain, PEM. Without it the connection is plain HTTP.
+        tls_key: Its key.
+        stop: Ends it. SIGTERM and SIGINT do the same.
+        drain_s: How long replies under way may take at the end, seconds.
+        limits: Towards clients.
+    """
+    protocol = functools.partial(ClientConnection, gateway, limits or ConnectionLimits())
+    config = uvicorn.Config(
+        _no_application,
+        http=cast("type[asyncio.Protocol]", protocol),  # uvicorn only calls it
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
+        timeout_graceful_shutdown=drain_s,
+    )
+    server = uvicorn.Server(config)
+    helpers = [asyncio.create_task(_watch(gateway, server)), asyncio.create_task(_wait(stop, server))]
+    try:
+        await server.serve(sockets=[sock])
+    finally:
+        for helper in helpers:
+            helper.cancel()
+        for connection in tuple(server.server_state.connections):
+            cast("ClientConnection", connection).transport.abort()
+        gateway.close()
+
+
+async def _wait(stop: asyncio.Event, server: uvicorn.Server) -> None:
+    await stop.wait()
+    server.should_exit = True
+
+
+async def _watch(gateway: Gateway, server: uvicorn.Server) -> None:
+    """Look after the deadlines of engines ten times a second, after those of clients each second."""
+    loop = asyncio.get_running_loop()
+    tick = 0
+    while True:
+        await asyncio.sleep(_TICK_S)
+        gateway.tick(loop.time())
+        tick += 1
+        if tick % _TICKS_PER_SWEEP == 0:
+            for connection in tuple(server.server_state.connections):
+                cast("ClientConnection", connection).tick(loop.time())
+
+
+async def _no_application(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI's own types
+    """Uvicorn asks for an application; our protocol class never calls it."""

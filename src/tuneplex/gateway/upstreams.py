@@ -1,0 +1,78 @@
+"""The ways to the replicas: a pool of connections for each endpoint, and a prepared request head for each route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tuneplex.engines import Dialect, dialect_for
+from tuneplex.http import Endpoint, Pool
+from tuneplex.types import Replica, Route
+
+__all__ = ["Upstream", "Upstreams"]
+
+
+class Upstream:
+    """The way to one replica.
+
+    Attributes:
+        replica: Which.
+        pool: Its connections.
+        dialect: How it is spoken to.
+        secrets: What must not appear in a message for a client.
+    """
+
+    __slots__ = ("_heads", "dialect", "pool", "replica", "secrets")
+
+    def __init__(self, replica: Replica, pool: Pool) -> None:
+        self.replica = replica
+        self.pool = pool
+        self.dialect: Dialect = dialect_for(replica.engine)
+        self.secrets = pool.endpoint.secrets
+        self._heads = {route: self._head(route) for route in replica.routes}
+
+    def request(self, route: Route, request_id: bytes, body: bytes) -> bytes:
+        """The whole request, head and body."""
+        return b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+            self._heads[route],
+            request_id,
+            len(body),
+            body,
+        )
+
+    def _head(self, route: Route) -> bytes:
+        endpoint = self.pool.endpoint
+        # People give an OpenAI base URL with /v1 at its end; the dialect's path has it too.
+        path = endpoint.prefix.removesuffix("/v1") + self.dialect.path(route)
+        lines = [f"POST {path} HTTP/1.1", f"host: {endpoint.authority}", "content-type: application/json"]
+        if self.replica.secret:
+            lines.append(f"authorization: Bearer {self.replica.secret}")
+        return "".join(f"{line}\r\n" for line in lines).encode()
+
+
+class Upstreams:
+    """The ways to all replicas of the current view."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, Pool] = {}
+        self._upstreams: dict[str, Upstream] = {}
+
+    def __getitem__(self, replica: Replica) -> Upstream:
+        """The way to a replica of the current view."""
+        return self._upstreams[replica.name]
+
+    def update(self, replicas: Iterable[Replica]) -> None:
+        """Follow a new view: keep the pools of endpoints that remain, close the others."""
+        old = self._pools
+        self._pools = {}
+        self._upstreams = {}
+        for replica in replicas:
+            pool = old.get(replica.endpoint) or self._pools.get(replica.endpoint)
+            self._pools[replica.endpoint] = pool or Pool(Endpoint.parse(replica.endpoint))
+            self._upstreams[replica.name] = Upstream(replica, self._pools[replica.endpoint])
+        for endpoint, pool in old.items():
+            if endpoint not in self._pools:
+                pool.close()
+
+    def close(self) -> None:
+        """Close all pools."""
+        self.update(())

@@ -1,0 +1,49 @@
+"""Server-sent events as bytes: cut a stream at the borders of its events."""
+
+from __future__ import annotations
+
+__all__ = ["EventFramer", "EventTooLargeError"]
+
+_BORDERS = (b"\n\n", b"\r\n\r\n")
+_LONGEST_BORDER = 4
+
+
+class EventTooLargeError(Exception):
+    """One event is larger than the framer may hold."""
+
+
+class EventFramer:
+    """Gives back whole events and keeps what is not yet complete.
+
+    Args:
+        limit: The most bytes to keep for one event.
+    """
+
+    __slots__ = ("_limit", "held")
+
+    def __init__(self, limit: int = 8 * 1024 * 1024) -> None:
+        self._limit = limit
+        self.held = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes of the stream and return all events that are complete with them.
+
+        Raises:
+            EventTooLargeError: The incomplete event has grown over the limit.
+        """
+        if not self.held and data.endswith(_BORDERS):
+            return data
+        known = max(0, len(self.held) - _LONGEST_BORDER)
+        self.held += data
+        end = max(_end_of_last(border, self.held, known) for border in _BORDERS)
+        whole = bytes(self.held[:end])
+        del self.held[:end]
+        if len(self.held) > self._limit:
+            raise EventTooLargeError
+        return whole
+
+
+def _end_of_last(border: bytes, data: bytearray, start: int) -> int:
+    """Where the last event that ends with `border` is over; 0 when none does."""
+    at = data.rfind(border, start)
+    return at + len(border) if at >= 0 else 0

@@ -1,0 +1,120 @@
+"""The gateway's metrics: their names, labels and buckets, and how reports become a Prometheus page.
+
+A report holds plain numbers (see `GatewayReport`); what they mean is written here once, for the gateways that count and
+for whoever adds up the reports of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tuneplex.types import GatewayReport
+
+__all__ = ["CATALOGUE", "CONTENT_TYPE", "Family", "render"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = tuple[str, ...]
+Samples = list[tuple[Labels, float]]
+
+
+class Family(msgspec.Struct, frozen=True):
+    """One metric.
+
+    Attributes:
+        name: As Prometheus shows it.
+        help: For people.
+        labels: The names of its labels; reports hold their values in this order.
+        bounds: Upper bounds of a histogram's buckets; empty for the other kinds.
+        gauge: The number can fall.
+    """
+
+    name: str
+    help: str
+    labels: Labels = ()
+    bounds: tuple[float, ...] = ()
+    gauge: bool = False
+
+
+# Time to the first token: from a cache hit on a small model to a long prompt behind a queue.
+_FIRST_TOKEN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 30, 60, 120, 300)
+# Whole requests: from an embedding to a long generation.
+_DURATION = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 120, 300, 600, 1800)
+
+CATALOGUE: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Family("tuneplex_requests_total", "Requests answered.", ("route", "model", "status")),
+        Family("tuneplex_outcomes_total", "How requests for a model ended.", ("route", "model", "outcome")),
+        Family("tuneplex_received_bytes_total", "Bytes of request bodies for a model.", ("route",)),
+        Family("tuneplex_sent_bytes_total", "Bytes of replies for a model.", ("route",)),
+        Family("tuneplex_time_to_first_token_seconds", "Streams: until the first event.", ("model",), _FIRST_TOKEN),
+        Family("tuneplex_request_duration_seconds", "Requests for a model.", ("route", "model"), _DURATION),
+        Family("tuneplex_outstanding_requests", "Requests under way at a replica.", ("replica",), gauge=True),
+    )
+}
+
+
+def render(reports: Iterable[GatewayReport]) -> bytes:
+    """The Prometheus page of these gateways together."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Sums(tuple(reports)))
+    return generate_latest(registry)
+
+
+class _Sums(Collector):
+    """Adds up reports as often as the registry asks."""
+
+    def __init__(self, reports: tuple[GatewayReport, ...]) -> None:
+        self._reports = reports
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family of the catalogue, also when it has no sample yet."""
+        for family in CATALOGUE.values():
+            yield self._histogram(family) if family.bounds else self._numbers(family)
+
+    def _numbers(self, family: Family) -> Metric:
+        kind = GaugeMetricFamily if family.gauge else CounterMetricFamily
+        metric = kind(family.name, family.help, labels=family.labels)
+        for labels, value in self._sum(family).items():
+            metric.add_metric(labels, value)
+        return metric
+
+    def _sum(self, family: Family) -> dict[Labels, float]:
+        sums: dict[Labels, float] = {}
+        for report in self._reports:
+            if family.gauge:
+                samples: Samples = [((name,), float(count)) for name, count in report.outstanding.items()]
+            else:
+                samples = report.counters.get(family.name, [])
+            for labels, value in samples:
+                sums[labels] = sums.get(labels, 0.0) + value
+        return sums
+
+    def _histogram(self, family: Family) -> Metric:
+        metric = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+        for labels, counts in self._buckets(family).items():
+            *per_bucket, total_s = counts
+            metric.add_metric(labels, list(_cumulated(family.bounds, per_bucket)), total_s)
+        return metric
+
+    def _buckets(self, family: Family) -> dict[Labels, list[float]]:
+        sums: dict[Labels, list[float]] = {}
+        for report in self._reports:
+            for labels, counts in report.buckets.get(family.name, []):
+                known = sums.get(labels)
+                sums[labels] = list(counts) if known is None else [a + b for a, b in zip(known, counts, strict=True)]
+        return sums
+
+
+def _cumulated(bounds: tuple[float, ...], counts: list[float]) -> Iterator[tuple[str, float]]:
+    """Prometheus wants each bucket to include the smaller ones."""
+    below = 0.0
+    for bound, count in zip((*map(str, map(float, bounds)), "+Inf"), counts, strict=True):
+        below += count
+        yield bound, below
