@@ -9,7 +9,7 @@ from collections.abc import Callable
 __all__ = ["watch_lifeline"]
 
 
-def watch_lifeline(descriptor: int, closed: Callable[[], None]) -> None:
+def watch_lifeline(descriptor: int, closed: Callable[[], object]) -> None:
     """Call `closed` once, when the other end of the lifeline closes: the supervisor has ended, in whatever way."""
     os.set_inheritable(descriptor, False)
     loop = asyncio.get_running_loop()
