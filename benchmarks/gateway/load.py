@@ -1,0 +1,144 @@
+"""The load: the upstream and the clients, in one process on one core, in lock step with each other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+from benchmarks.gateway.client import Client
+from benchmarks.gateway.upstream import BenchmarkError, Exchange, Upstream
+from benchmarks.gateway.wire import client_request, script
+
+__all__ = ["Kind", "Load", "Names"]
+
+_STUCK_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is measured.
+
+    Attributes:
+        name: `stream` or `unary`, as in tables and files.
+        stream: Whether the reply is a stream of server-sent events.
+        connections: How many clients run side by side, each on one keep-alive connection.
+    """
+
+    name: str
+    stream: bool
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The model's name as the client says it and as the engine must hear it."""
+
+    client: str
+    engine: str
+
+
+class Load:
+    """The upstream, and the clients of the phase under way.
+
+    An async context manager: the upstream's port stays the same until it ends.
+    """
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._exchanges: dict[str, Exchange] = {}
+        self._opened: set[asyncio.BaseTransport] = set()
+        self._server: asyncio.Server | None = None
+        self._clients: list[Client] = []
+        self._over: asyncio.Future[None] | None = None
+        self._to_send = 0
+        self._under_way = 0
+        self._completed = 0
+        self._until = 0.0
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        for transport in tuple(self._opened):
+            transport.close()
+
+    def _accept(self) -> Upstream:
+        return Upstream(self._exchanges.get, self._fail, self._opened)
+
+    @asynccontextmanager
+    async def clients(self, kind: Kind, names: Names, port: int) -> AsyncIterator[None]:
+        """Connect the clients of one phase to the proxy at `port`; `drive` sets them to work."""
+        loop = asyncio.get_running_loop()
+        self._exchanges.clear()
+        try:
+            for slot in range(kind.connections):
+                make = partial(self._client, slot, kind, names)
+                _, client = await loop.create_connection(make, "127.0.0.1", port)
+                self._clients.append(client)
+            yield
+        finally:
+            for client in self._clients:
+                client.close()
+            self._clients.clear()
+
+    def _client(self, slot: int, kind: Kind, names: Names) -> Client:
+        exchange = Exchange(names.engine, script(slot, names.engine, stream=kind.stream), stream=kind.stream)
+        self._exchanges[f"slot-{slot}"] = exchange
+        request = client_request(slot, names.client, stream=kind.stream)
+        expected = script(slot, names.client, stream=kind.stream)
+        return Client(request, expected, exchange, self._finished, self._fail)
+
+    async def drive(self, count: int, seconds: float, stuck_s: float = _STUCK_S) -> int:
+        """Send `count` requests, or as many as can be begun within `seconds`; how many were answered.
+
+        Args:
+            count: Requests, over all clients.
+            seconds: No request begins later.
+            stuck_s: How much longer the last ones may take.
+
+        Raises:
+            BenchmarkError: A reply is not as it must be, or does not come.
+        """
+        over = self._over = asyncio.get_running_loop().create_future()
+        self._completed = 0
+        self._to_send = count
+        self._until = time.monotonic() + seconds
+        for client in self._clients[:count]:
+            self._send(client)
+        try:
+            await asyncio.wait_for(over, seconds + stuck_s)
+        except TimeoutError:
+            raise BenchmarkError(self._stuck()) from None
+        return self._completed
+
+    def _send(self, client: Client) -> None:
+        self._to_send -= 1
+        self._under_way += 1
+        client.send()
+
+    def _finished(self, client: Client) -> None:
+        """A client has its whole reply: give it the next request, or let it rest."""
+        self._completed += 1
+        self._under_way -= 1
+        if self._to_send > 0 and time.monotonic() < self._until:
+            self._send(client)
+        elif not self._under_way and self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    def _fail(self, why: str) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_exception(BenchmarkError(why))
+
+    def _stuck(self) -> str:
+        states = sorted({client.waiting for client in self._clients})
+        return f"no progress: {self._under_way} requests wait for {', '.join(states[:4])}"

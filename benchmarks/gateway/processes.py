@@ -1,0 +1,146 @@
+"""Starts the proxies and ends them again, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import IO
+
+from benchmarks.gateway.cpu import Meter, on_core
+from benchmarks.gateway.load import Kind, Load
+from benchmarks.gateway.targets import Target
+from benchmarks.gateway.upstream import BenchmarkError
+
+__all__ = ["Proxy", "running"]
+
+_READY_S = 40.0
+_ATTEMPT_S = 5.0
+_PAUSE_S = 0.2
+_GRACE_S = 3.0
+_LOG_TAIL = 2000
+_PROBE = Kind("probe", stream=False, connections=1)
+
+
+class Proxy:
+    """A target that runs, or the upstream itself for the target without a proxy.
+
+    Args:
+        target: What it is.
+        port: Where it listens.
+        command: How it was started.
+        process: Its first process.
+        log: What it writes.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        port: int,
+        command: list[str] | None = None,
+        process: subprocess.Popen[bytes] | None = None,
+        log: IO[bytes] | None = None,
+    ) -> None:
+        self.target = target
+        self.port = port
+        self.command = command or []
+        self._process = process
+        self._log = log
+        self._meter = None if process is None else Meter(process.pid)
+
+    async def ready(self, load: Load) -> None:
+        """Wait until it answers a request as it must.
+
+        Raises:
+            BenchmarkError: It ended, or did not answer in time; the message holds the end of its log.
+        """
+        until = time.monotonic() + _READY_S
+        while True:
+            try:
+                async with load.clients(_PROBE, self.target.names, self.port):
+                    await load.drive(1, 0.0, stuck_s=_ATTEMPT_S)
+            except (OSError, BenchmarkError) as error:
+                if time.monotonic() > until or not self._alive:
+                    raise BenchmarkError(f"{self.target.name} does not answer: {error}\n{self.log_tail()}") from error
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                return
+
+    def pids(self) -> tuple[int, ...]:
+        """Its processes."""
+        return () if self._meter is None else self._meter.pids()
+
+    def cpu_ns(self) -> int:
+        """CPU time that its processes have used so far; 0 for no proxy."""
+        return 0 if self._meter is None else self._meter.read_ns()
+
+    def memory_mb(self) -> float:
+        """Its resident memory, MB."""
+        return 0.0 if self._meter is None else self._meter.memory_mb()
+
+    def log_tail(self) -> str:
+        """The end of what it wrote."""
+        if self._log is None:
+            return ""
+        self._log.seek(0)
+        return self._log.read()[-_LOG_TAIL:].decode(errors="replace")
+
+    @property
+    def _alive(self) -> bool:
+        return self._process is None or self._process.poll() is None
+
+
+@contextmanager
+def running(target: Target, upstream_port: int, core: int | None) -> Iterator[Proxy]:
+    """Start a target and end it again.
+
+    Args:
+        target: What to start.
+        upstream_port: Where the engine listens.
+        core: The core it is pinned to, from its first instruction on; None for no pinning.
+    """
+    if target.command is None:
+        yield Proxy(target, upstream_port)
+        return
+    port, spare = _free_ports(2)
+    command = target.command(port, f"http://127.0.0.1:{upstream_port}", spare)
+    with tempfile.TemporaryFile() as log:
+        with on_core(core):
+            process = _start(command, log)
+        try:
+            yield Proxy(target, port, command, process, log)
+        finally:
+            _end(process)
+
+
+def _start(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A process that leads a group of its own, so that a Ctrl-C in the terminal is for us alone to pass on."""
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to end, wait, then kill its whole group."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Loopback ports that are free now; all are held until the last one is found, so they differ."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
