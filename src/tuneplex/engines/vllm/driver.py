@@ -25,7 +25,7 @@ _PHASES = (
     (re.compile(r"Starting to load model|Loading (weights|safetensors)"), "loading weights"),
     (re.compile(r"Loading weights took|Model loading took"), "weights are loaded"),
     (re.compile(r"KV cache|# (CPU|GPU) blocks"), "making room for the KV cache"),
-    (re.compile(r"torch\.compile|Warming up|Capturing CUDA graphs|compil", re.IGNORECASE), "compiling and warming up"),
+    (re.compile(r"torch\.compile|Compiling a graph|[Ww]arming up|Capturing CUDA graphs"), "compiling and warming up"),
     (re.compile(r"init engine .* took"), "starting the API server"),
     (re.compile(r"Starting vLLM (API )?server|Application startup complete"), "serving"),
 )

@@ -1,0 +1,158 @@
+"""vLLM's driver: the command line, the phases of its log, its metrics, its errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tuneplex.engines.command import Place
+from tuneplex.engines.driver import driver_for
+from tuneplex.engines.server import EngineMetrics, Reply
+from tuneplex.engines.vllm.driver import VllmDriver, read_metrics
+from tuneplex.errors import EngineError, EngineStartError
+from tuneplex.types import Base, PoolSpec
+
+DATA = Path(__file__).parents[1] / "data"
+BASE = Base("base", "/models/base")
+PLACE = Place(cores=(0, 1, 2), gpus=(), socket="/run/e.sock", secret="a-random-key")
+
+
+def command(pool: PoolSpec, inherited: dict[str, str] | None = None) -> tuple[list[str], dict[str, str]]:
+    """The command line and the environment for a pool."""
+    made = VllmDriver().command(pool, BASE, PLACE, inherited or {})
+    return list(made.arguments), made.env
+
+
+def option(arguments: list[str], name: str) -> str:
+    """The value after an option."""
+    return arguments[arguments.index(name) + 1]
+
+
+def test_the_command_line() -> None:
+    """The pool's settings become vLLM's flags, and the pool's own arguments come last, so that they win."""
+    pool = PoolSpec(
+        "p", python="/v/bin/python", max_loras=2, max_cpu_loras=6, max_lora_rank=64, max_model_len=2048,
+        engine_args=("--dtype", "float32"),
+    )  # fmt: skip
+    arguments, _env = command(pool)
+    assert arguments[:3] == ["/v/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
+    assert option(arguments, "--model") == "/models/base"
+    assert option(arguments, "--served-model-name") == "base"
+    assert option(arguments, "--uds") == "/run/e.sock"
+    assert "--enable-lora" in arguments
+    assert option(arguments, "--max-loras") == "2"
+    assert option(arguments, "--max-cpu-loras") == "6"
+    assert option(arguments, "--max-lora-rank") == "64"
+    assert option(arguments, "--max-model-len") == "2048"
+    assert arguments[-2:] == ["--dtype", "float32"]
+
+
+def test_the_key_is_not_on_the_command_line() -> None:
+    """Everybody on the machine can read command lines, so the key travels in the environment."""
+    arguments, env = command(PoolSpec("p", python="python"))
+    assert not any("a-random-key" in argument for argument in arguments)
+    assert env["VLLM_API_KEY"] == "a-random-key"
+
+
+def test_nothing_calls_home() -> None:
+    """Usage statistics, hub telemetry, hub look-ups and developer routes are off, whatever our environment says."""
+    _arguments, env = command(PoolSpec("p", python="python"), {"VLLM_SERVER_DEV_MODE": "1", "PATH": "/bin"})
+    assert env["VLLM_NO_USAGE_STATS"] == env["DO_NOT_TRACK"] == "1"
+    assert env["HF_HUB_OFFLINE"] == env["HF_HUB_DISABLE_TELEMETRY"] == "1"
+    assert env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+    assert env["VLLM_HOST_IP"] == "127.0.0.1"
+    assert env["PATH"] == "/bin"
+    assert "VLLM_SERVER_DEV_MODE" not in env
+
+
+def test_the_pool_has_the_last_word_on_the_environment() -> None:
+    """A variable from the fleet file replaces ours."""
+    _arguments, env = command(PoolSpec("p", python="python", env={"VLLM_CPU_OMP_THREADS_BIND": "7"}))
+    assert env["VLLM_CPU_OMP_THREADS_BIND"] == "7"
+
+
+def test_the_kv_cache_on_the_cpu() -> None:
+    """On the CPU one GiB is the default, and a size in the fleet file becomes the flag that the variable would mask."""
+    _arguments, env = command(PoolSpec("p", python="python"))
+    assert env["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    arguments, env = command(PoolSpec("p", python="python", kv_cache_bytes=2**29), {"VLLM_CPU_KVCACHE_SPACE": "4"})
+    assert option(arguments, "--kv-cache-memory-bytes") == str(2**29)
+    assert "VLLM_CPU_KVCACHE_SPACE" not in env
+
+
+def test_gpus() -> None:
+    """A replica sees its GPUs only, and splits the model over them."""
+    made = VllmDriver().command(PoolSpec("p", python="python", gpus=2), BASE, Place(gpus=("2", "3")), {})
+    assert made.env["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert option(list(made.arguments), "--tensor-parallel-size") == "2"
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in made.env
+    assert "VLLM_CPU_KVCACHE_SPACE" not in made.env
+
+
+def test_the_phases_of_a_real_start() -> None:
+    """Reading a real log line by line, the phases come in their order and none comes back."""
+    lines = (DATA / "vllm-0.32-start.log").read_text().splitlines()
+    driver, phases = VllmDriver(), ["starting Python"]
+    for end in range(len(lines) + 1):
+        phase = driver.phase("\n".join(lines[:end]))
+        if phase != phases[-1]:
+            phases.append(phase)
+    assert phases == [
+        "starting Python",
+        "reading the model's configuration",
+        "starting the engine",
+        "loading weights",
+        "weights are loaded",
+        "making room for the KV cache",
+        "starting the API server",
+        "serving",
+    ]
+
+
+def test_the_figures_of_a_real_page() -> None:
+    """The few figures that control uses are found in a real metrics page."""
+    figures = read_metrics((DATA / "vllm-0.32-metrics.txt").read_text())
+    assert figures == EngineMetrics(
+        running=3, waiting=2, kv_use=0.25, prompt_tokens=12345, generation_tokens=678, preemptions=0
+    )
+
+
+def test_the_figures_of_several_engine_cores() -> None:
+    """With data parallelism, counts add up and the use of the KV cache is the mean."""
+    page = "".join(
+        f'vllm:num_requests_running{{engine="{core}"}} 2\nvllm:kv_cache_usage_perc{{engine="{core}"}} {use}\n'
+        for core, use in ((0, 0.5), (1, 0.7))
+    )
+    figures = read_metrics(page)
+    assert figures.running == 4
+    assert figures.kv_use == pytest.approx(0.6)
+
+
+def test_a_page_of_something_else() -> None:
+    """What is not a metrics page is an error of the engine, not a crash."""
+    with pytest.raises(EngineError, match="not a Prometheus page"):
+        read_metrics("vllm:num_requests_running is about three")
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        ({"error": {"message": "Loading lora a failed", "code": 404}}, "Loading lora a failed"),
+        ({"object": "error", "message": "flat"}, "flat"),
+        ({"detail": "Not Found"}, "Not Found"),
+        ({"error": "short"}, "short"),
+        ({"detail": [{"loc": ["body"]}]}, '[{"loc":["body"]}]'),
+        (["what"], 'HTTP 404 ["what"]'),
+    ],
+)
+def test_the_engines_own_words(body: object, words: str) -> None:
+    """Whatever shape an error has, its sentence is found."""
+    assert Reply(404, msgspec.json.encode(body)).words == words
+
+
+def test_an_openai_server_is_not_started_here() -> None:
+    """A pool of kind openai without URLs cannot be started, and says so."""
+    with pytest.raises(EngineStartError, match="give its urls"):
+        driver_for("openai").command(PoolSpec("p"), BASE, PLACE, {})

@@ -1,0 +1,48 @@
+"""Log files that cannot fill the disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tuneplex.launchers.logfile import LogFile, open_log, read_tail
+
+
+def test_a_full_file_moves_on(tmp_path: Path) -> None:
+    """At its limit the file becomes number one, and the oldest one goes."""
+    log = LogFile(tmp_path / "engine.log", limit=10, keep=2)
+    for number in range(5):
+        log.write(f"line {number}\n".encode())
+    log.close()
+    contents = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert contents == {"engine.log": "line 4\n", "engine.log.1": "line 3\n", "engine.log.2": "line 2\n"}
+
+
+def test_each_start_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """The log of an earlier start is kept beside the new one, which starts empty."""
+    path = tmp_path / "engine.log"
+    path.write_text("why it died\n")
+    LogFile(path).close()
+    assert path.read_text() == ""
+    assert (tmp_path / "engine.log.1").read_text() == "why it died\n"
+
+
+def test_services_append(tmp_path: Path) -> None:
+    """A log that is opened again goes on, until it is too large."""
+    path = tmp_path / "control.log"
+    for _start in range(2):
+        os.close(open_log(path, limit=5))
+        with path.open("a") as file:
+            file.write("four")
+    assert path.read_text() == "fourfour"
+    os.close(open_log(path, limit=5))
+    assert path.read_text() == ""
+
+
+def test_the_tail_begins_with_a_line(tmp_path: Path) -> None:
+    """The end of a long log starts at the beginning of a line, and a missing log is empty."""
+    path = tmp_path / "engine.log"
+    path.write_text("first\nsecond\nthird\n")
+    assert read_tail(path, 9) == "third\n"
+    assert read_tail(path) == "first\nsecond\nthird\n"
+    assert read_tail(tmp_path / "none") == ""
