@@ -19,10 +19,19 @@ _BYTES = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
-_SECONDS = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "min": Decimal(60)}
-_SECONDS |= {"h": Decimal(3600), "d": Decimal(86400)}
+_SECONDS = {
+    "ms": Decimal("0.001"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "min": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86400),
+}
 # Eighteen digits are more than any machine has bytes; without a limit a long number would become infinite.
-_QUANTITY = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)\s*")
+_NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,9})?)"
+_SIZE = re.compile(rf"\s*{_NUMBER}\s*([A-Za-z]*)\s*")
+_DURATION_PART = re.compile(rf"\s*{_NUMBER}\s*(ms|s|min|m|h|d)")
+_DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+\s*")
 
 
 def parse_bytes(text: str) -> int:
@@ -31,7 +40,7 @@ def parse_bytes(text: str) -> int:
     Raises:
         ValueError: The text is not a size.
     """
-    match = _QUANTITY.fullmatch(text)
+    match = _SIZE.fullmatch(text)
     factor = _BYTES.get(match[2].upper()) if match else None
     if match is None or factor is None:
         raise ValueError(f"{text!r} is not a size; write for instance 512MiB or 2GiB")
@@ -51,16 +60,16 @@ def format_bytes(count: int) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Read `250ms`, `30s`, `10m` or `1.5h` as seconds; a plain number is seconds.
+    """Read `250ms`, `30s`, `1.5h` or `1h30m` as seconds; a plain number is seconds.
 
     Raises:
         ValueError: The text is not a duration.
     """
-    match = _QUANTITY.fullmatch(text)
-    factor = _SECONDS.get(match[2] or "s") if match else None
-    if match is None or factor is None:
+    if plain := re.fullmatch(rf"\s*{_NUMBER}\s*", text):
+        return float(plain[1])
+    if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration; write for instance 500ms, 30s or 10m")
-    return float(Decimal(match[1]) * factor)
+    return float(sum(Decimal(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text)))
 
 
 def format_duration(seconds: float) -> str:

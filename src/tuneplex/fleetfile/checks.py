@@ -103,7 +103,8 @@ class _Checker:
                 raise self.places.error(path, f"is already the name of {what}", hint="choose another alias")
             if target != base and target not in self.file.adapters:
                 known = ", ".join([base or "", *self.file.adapters][:8])
-                raise self.places.error(path, f"stands for {target!r}, which does not exist", hint=f"known: {known}")
+                problem = "is an alias itself" if target in self.file.aliases else "does not exist"
+                raise self.places.error(path, f"stands for {target!r}, which {problem}", hint=f"known: {known}")
 
     def _base(self) -> None:
         base = self.file.base

@@ -15,7 +15,7 @@ from tuneplex.fleetfile.schema import FleetFile, PoolSection, Section
 from tuneplex.types import FleetSpec
 from tuneplex.units import format_bytes, format_duration
 
-__all__ = ["MASK", "Setting", "explain"]
+__all__ = ["DERIVED", "MASK", "Setting", "explain"]
 
 MASK = "********"
 _NONE = "-"
@@ -29,16 +29,16 @@ _FORMATS: Mapping[str, Callable[[int], str]] = {
     "between_chunks": format_duration,
 }
 # Settings that are worked out when the file leaves them open: key without names -> how.
-_DERIVED = {
+DERIVED = {
     "name": "the name of the fleet file's directory",
     "base.name": "from base.source",
     "adapters.pool": "the pool with the smallest max_lora_rank that fits",
-    "pools.replicas": "one for each URL",
     "pools.max_loras": "one for each adapter, at most 4",
     "pools.max_cpu_loras": "room for every adapter of the pool",
     "pools.max_lora_rank": "the smallest that fits the pool's adapters",
     "pools.max_model_len": "the engine decides",
     "pools.kv_cache": "the engine decides; 1 GiB on the CPU",
+    "gateway.key": f"the environment variable {API_KEY_VARIABLE}",
     "engine.python": "the environment that 'tuneplex engine install' makes",
 }
 
@@ -49,7 +49,7 @@ class Setting(NamedTuple):
     Attributes:
         key: As in the fleet file: `gateway.port`.
         value: For people; secrets are masked, `-` stands for none.
-        origin: `fleet.yaml:12`, `default`, `environment: NAME` or `derived: why`.
+        origin: `fleet.yaml:12`, `default`, `environment: NAME` or `derived: how`.
     """
 
     key: str
@@ -97,7 +97,9 @@ class _Explanation:
         hidden = _hidden(section)
         for key in type(section).model_fields:
             value = getattr(section, key)
-            if key not in hidden:
+            if key == "replicas" and isinstance(section, PoolSection) and section.launcher == "external":
+                yield Setting(key_text((*path, key)), str(len(section.urls) or 1), "derived: one for each URL")
+            elif key not in hidden:
                 yield from self._entry((*path, key), value)
 
     def _entry(self, path: KeyPath, value: object) -> Iterator[Setting]:
@@ -116,11 +118,17 @@ class _Explanation:
         line = self._places.line(path)
         if line is not None:
             return Setting(key_text(path), text, f"{self._file_name}:{line}")
-        if path == ("gateway", "key") and path in self._resolved:
-            variable = self._places.line(("gateway", "key_env")) is None
-            return Setting(key_text(path), MASK, f"environment: {API_KEY_VARIABLE}" if variable else "gateway.key_env")
-        why = _DERIVED.get(_kind(path))
+        if path == ("gateway", "key"):
+            return self._gateway_key()
+        why = DERIVED.get(_kind(path))
         return Setting(key_text(path), self._resolved.get(path, text), f"derived: {why}" if why else "default")
+
+    def _gateway_key(self) -> Setting:
+        """The key that the file does not hold itself."""
+        value = self._resolved.get(("gateway", "key"), _NONE)
+        if self._places.line(("gateway", "key_env")) is not None:
+            return Setting("gateway.key", value, "derived: from gateway.key_env")
+        return Setting("gateway.key", value, f"environment: {API_KEY_VARIABLE}" if value == MASK else "default")
 
 
 def _hidden(section: Section) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ def key_text(path: KeyPath) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += f".{part}" if text else part
+            shown = part if part.isprintable() else ascii(part)
+            text += f".{shown}" if text else shown
     return text
 
 

@@ -153,7 +153,7 @@ class FleetFile(Section):
     """A valid fleet file. Only `base` is needed."""
 
     name: str | None = Field(default=None, description="The fleet's name.")
-    base: BaseSection = Field(description="The base model.")
+    base: BaseSection = Field(description="The base model; `base: SOURCE` is enough.")
     adapters: dict[str, AdapterSection] = Field(default={}, description="The fine-tunes, by name.")
     aliases: dict[str, str] = Field(
         default={}, description="Further names that clients may use: alias -> base or adapter."

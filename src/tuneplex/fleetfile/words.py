@@ -28,6 +28,8 @@ def first_error(error: ValidationError, places: Places) -> FleetFileError:
     path = _path(details)
     if details["type"] == "extra_forbidden":
         message, hint = _unknown(path)
+    elif details["type"] == "missing":
+        message, hint = "is missing", _description(path)
     else:
         say = _SAY.get(details["type"], _other)
         message, hint = say(details, _shown(details["input"], secret=not SECRET_KEYS.isdisjoint(path)))
@@ -69,6 +71,12 @@ def _section(model: type[BaseModel], path: KeyPath) -> type[BaseModel]:
     return model
 
 
+def _description(path: KeyPath) -> str:
+    """What the schema says about a key, as a hint."""
+    text = _section(FleetFile, path[:-1]).model_fields[str(path[-1])].description or ""
+    return text[:1].lower() + text[1:].rstrip(".")
+
+
 def _inner(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401 - annotations are of any kind
     """The section within `Section`, `Section | None` or `dict[str, Section]`."""
     found = [part for part in (annotation, *get_args(annotation)) if _is_section(part)]
@@ -90,12 +98,16 @@ def _places_of(model: type[BaseModel], key: str, prefix: str = "") -> list[str]:
     return found
 
 
-def _should_be(kind: str, hint: str = "") -> _Say:
-    return lambda _details, shown: (f"should be {kind}, not {shown}", hint)
+def _should_be(kind: str) -> _Say:
+    return lambda details, shown: (f"should be {kind}, not {shown}", _quotes(kind, details["input"]))
 
 
-def _missing(_details: ErrorDetails, _shown: str) -> tuple[str, str]:
-    return "is missing", "docs/fleet-file.md describes each key"
+def _quotes(kind: str, value: object) -> str:
+    """Most wrong types are a matter of quotes."""
+    if kind == "text" and isinstance(value, bool | int | float):
+        return "put it in quotes if it is meant as text"
+    quoted = isinstance(value, str) and (value.isdecimal() or value.lower() in {"true", "false"})
+    return "remove the quotes" if quoted and kind in {"a whole number", "true or false"} else ""
 
 
 def _bound(words: str, name: str) -> _Say:
@@ -116,8 +128,7 @@ def _other(_details: ErrorDetails, shown: str) -> tuple[str, str]:
 
 
 _SAY: Mapping[str, _Say] = {
-    "missing": _missing,
-    "string_type": _should_be("text", "put it in quotes if it is meant as text"),
+    "string_type": _should_be("text"),
     "string_unicode": _should_be("text"),
     "int_type": _should_be("a whole number"),
     "int_from_float": _should_be("a whole number"),

@@ -1,0 +1,241 @@
+"""How a fleet file and the ranks of its adapters become exact settings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from tuneplex.errors import FleetFileError
+from tuneplex.fleetfile import FleetFile, resolve
+from tuneplex.types import AdapterVersion, Base, FleetSpec, PoolSpec
+
+LoadText = Callable[[str | bytes], FleetFile]
+BASE = Base("tiny", "/models/tiny", "models/tiny")
+
+
+def resolved(
+    file: FleetFile, ranks: Mapping[str, int], *, env: Mapping[str, str] | None = None, running: FleetSpec | None = None
+) -> FleetSpec:
+    """The fleet with adapters of these ranks."""
+    versions = [AdapterVersion(name, "0" * 64, f"/a/{name}", rank, "") for name, rank in ranks.items()]
+    return resolve(file, base=BASE, adapters=versions, python="/engine/python", env=env or {}, running=running)
+
+
+def adapters(*names: str) -> str:
+    """The beginning of a fleet file with these adapters."""
+    return "base: models/tiny\nadapters:\n" + "".join(f"  {name}: adapters/one\n" for name in names)
+
+
+def pool(spec: FleetSpec, name: str = "default") -> PoolSpec:
+    """One pool of a fleet."""
+    return next(pool for pool in spec.pools if pool.name == name)
+
+
+def pools_of(spec: FleetSpec) -> dict[str, str]:
+    """Adapter -> pool."""
+    return {version.name: version.pool for version in spec.adapters}
+
+
+@pytest.mark.parametrize(
+    "ranks, expected",
+    [
+        ([], (1, 8, 8)),
+        ([4], (1, 8, 8)),
+        ([8, 16], (2, 8, 16)),
+        ([8, 16, 64], (3, 8, 64)),
+        ([8] * 5, (4, 8, 8)),
+        ([300] + [8] * 8, (4, 16, 320)),
+    ],
+)
+def test_default_pool(load_text: LoadText, ranks: list[int], expected: tuple[int, int, int]) -> None:
+    """The default pool mixes up to four adapters, keeps all in host memory and serves the largest rank."""
+    names = [f"a{index}" for index in range(len(ranks))]
+    text = adapters(*names) if names else "base: models/tiny\n"
+    found = pool(resolved(load_text(text), dict(zip(names, ranks, strict=True))))
+    assert (found.max_loras, found.max_cpu_loras, found.max_lora_rank) == expected
+    assert (found.replicas, found.engine, found.launcher, found.python) == (1, "vllm", "local", "/engine/python")
+
+
+def test_adapters_choose_the_smallest_pool_that_fits(load_text: LoadText) -> None:
+    """Without a pool of its own an adapter goes where it costs least."""
+    text = adapters("a", "b", "c") + "pools: {big: {max_lora_rank: 64}, small: {max_lora_rank: 16}}\n"
+    assert pools_of(resolved(load_text(text), {"a": 8, "b": 64, "c": 16})) == {"a": "small", "b": "big", "c": "small"}
+
+
+def test_pool_without_rank_takes_what_fits_nowhere_else(load_text: LoadText) -> None:
+    """A pool that leaves its rank open grows to the largest adapter that no other pool serves."""
+    text = adapters("a", "b", "c") + "pools: {small: {max_lora_rank: 16}, open: {}}\n"
+    spec = resolved(load_text(text), {"a": 16, "b": 100, "c": 60})
+    assert pools_of(spec) == {"a": "small", "b": "open", "c": "open"}
+    assert pool(spec, "open").max_lora_rank == 128
+
+
+def test_adapter_with_a_pool_goes_there(load_text: LoadText) -> None:
+    """A pool that the file names is used, even if a smaller one would do."""
+    text = (
+        "base: models/tiny\nadapters: {a: {source: adapters/one, pool: big}}\n"
+        "pools: {small: {max_lora_rank: 8}, big: {max_lora_rank: 64}}\n"
+    )
+    assert pools_of(resolved(load_text(text), {"a": 8})) == {"a": "big"}
+
+
+@pytest.mark.parametrize(
+    "pools, rank, message, hint",
+    [
+        (
+            "{p: {max_lora_rank: 16}}",
+            20,
+            "fleet.yaml:3: adapters.a: has rank 20, above max_lora_rank of pool 'p', which is 16",
+            "raise it to 32, or choose another pool",
+        ),
+        (
+            "{p: {max_lora_rank: 16}, q: {max_lora_rank: 8}}",
+            20,
+            "fleet.yaml:3: adapters.a: has rank 20, above max_lora_rank of every pool, at most 16",
+            "raise one to 32, or add a pool",
+        ),
+        ("{}", 600, "fleet.yaml:3: adapters.a: has rank 600; vLLM serves at most 512", ""),
+        (
+            "{o: {launcher: external, engine: openai, url: 'http://h:1'}}",
+            8,
+            "fleet.yaml:3: adapters.a: no pool can load adapters",
+            "add a pool that runs vllm",
+        ),
+    ],
+)
+def test_adapter_that_fits_nowhere(load_text: LoadText, pools: str, rank: int, message: str, hint: str) -> None:
+    """An adapter that no pool can serve is refused on its own line."""
+    file = load_text(adapters("a") + f"pools: {pools}\n")
+    with pytest.raises(FleetFileError) as caught:
+        resolved(file, {"a": rank})
+    assert (str(caught.value), caught.value.hint) == (message, hint)
+
+
+def test_rank_above_the_named_pool(load_text: LoadText) -> None:
+    """An adapter above the maximum of the pool that it names is refused, even if another pool would do."""
+    text = (
+        "base: models/tiny\nadapters:\n  a: {source: adapters/one, pool: p}\n"
+        "pools: {p: {max_lora_rank: 8}, q: {max_lora_rank: 64}}\n"
+    )
+    with pytest.raises(FleetFileError, match=r"^fleet.yaml:3: adapters.a: has rank 9, above"):
+        resolved(load_text(text), {"a": 9})
+
+
+def test_all_settings_of_a_pool_arrive(load_text: LoadText) -> None:
+    """Each key of a local pool ends up in its specification."""
+    text = (
+        "base: models/tiny\npools: {p: {replicas: 3, max_loras: 2, max_cpu_loras: 5, max_lora_rank: 256, gpus: 1,"
+        " max_model_len: 4096, kv_cache: 2GiB, engine_args: [--seed=1], env: {A: b}}}\n"
+    )
+    assert pool(resolved(load_text(text), {}), "p") == PoolSpec(
+        name="p",
+        replicas=3,
+        python="/engine/python",
+        max_loras=2,
+        max_cpu_loras=5,
+        max_lora_rank=256,
+        max_model_len=4096,
+        gpus=1,
+        kv_cache_bytes=2 * 1024**3,
+        engine_args=("--seed=1",),
+        env={"A": "b"},
+    )
+
+
+def test_external_pool(load_text: LoadText) -> None:
+    """An external pool has one replica for each URL, its key from the environment, and no interpreter."""
+    text = "base: {name: m}\npools: {x: {launcher: external, urls: ['http://h:1', 'http://h:2'], key_env: XK}}\n"
+    found = pool(resolved(load_text(text), {}, env={"XK": "token"}), "x")
+    assert (found.replicas, found.urls) == (2, ("http://h:1", "http://h:2"))
+    assert (found.secret, found.python) == ("token", "")
+
+
+def test_engine_python_of_the_file_wins(load_text: LoadText) -> None:
+    """The interpreter that the file names replaces the installed one."""
+    file = load_text("base: models/tiny\nengine: {python: /bin/sh}\n")
+    assert pool(resolved(file, {})).python == "/bin/sh"
+
+
+@pytest.mark.parametrize(
+    "settings, env", [("{key: k1}", {"TUNEPLEX_API_KEY": "k2"}), ("{key_env: MINE}", {"MINE": "k1"})]
+)
+def test_gateway_key(load_text: LoadText, settings: str, env: dict[str, str]) -> None:
+    """Only the digest of the gateway's key goes on, and the file's own key comes first."""
+    spec = resolved(load_text(f"base: models/tiny\ngateway: {settings}\n"), {}, env=env)
+    assert spec.gateway.key_sha256 == hashlib.sha256(b"k1").hexdigest()
+
+
+def test_general_key_from_the_environment(load_text: LoadText) -> None:
+    """TUNEPLEX_API_KEY is the key of a file that names none."""
+    spec = resolved(load_text("base: models/tiny\n"), {}, env={"TUNEPLEX_API_KEY": "k"})
+    assert spec.gateway.key_sha256 == hashlib.sha256(b"k").hexdigest()
+
+
+def test_no_key_on_loopback(load_text: LoadText) -> None:
+    """On loopback no key is needed."""
+    assert resolved(load_text("base: models/tiny\n"), {}).gateway.key_sha256 is None
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ("{key_env: MINE}", "fleet.yaml:2: gateway.key_env: the environment variable MINE is not set"),
+        ("{key_env: abc}", "fleet.yaml:2: gateway.key_env: the environment variable that it names is not set"),
+        ("{host: 0.0.0.0, insecure: true}", "fleet.yaml:2: gateway.host: 0.0.0.0 is open to others, without a key"),
+    ],
+)
+def test_missing_key(load_text: LoadText, settings: str, message: str) -> None:
+    """A key that is needed and missing is named by its place, never by what may be the key itself."""
+    with pytest.raises(FleetFileError) as caught:
+        resolved(load_text(f"base: models/tiny\ngateway: {settings}\n"), {})
+    assert str(caught.value) == message
+
+
+def test_unusable_key_in_the_environment(load_text: LoadText) -> None:
+    """A key that no header can carry is refused without being shown."""
+    with pytest.raises(FleetFileError, match=r"^fleet.yaml:1: TUNEPLEX_API_KEY holds characters") as caught:
+        resolved(load_text("base: models/tiny\n"), {}, env={"TUNEPLEX_API_KEY": "hunter 2"})
+    assert "hunter" not in str(caught.value)
+
+
+def test_listen_and_gateway_settings_arrive(load_text: LoadText) -> None:
+    """Where clients are served is taken from the file."""
+    text = (
+        "base: models/tiny\ngateway: {host: 0.0.0.0, port: 1, gateways: 2, key: k, cors: ['*'], max_body: 1KiB,"
+        " tls: {cert: cert.pem, key: cert.pem}, timeouts: {connect: 1, first_byte: 2, between_chunks: 3}}\n"
+    )
+    file = load_text(text)
+    spec = resolved(file, {})
+    listen, gateway = spec.listen, spec.gateway
+    assert (listen.host, listen.port, listen.gateways) == ("0.0.0.0", 1, 2)  # noqa: S104 - read, not bound
+    assert file.gateway.tls
+    assert (listen.tls_cert, listen.tls_key) == (file.gateway.tls.cert, file.gateway.tls.key)
+    assert (gateway.cors_origins, gateway.max_body) == (("*",), 1024)
+    assert (gateway.timeouts.connect_s, gateway.timeouts.first_byte_s, gateway.timeouts.between_chunks_s) == (1, 2, 3)
+
+
+def test_one_more_adapter_does_not_change_the_running_pool(load_text: LoadText) -> None:
+    """Open settings stay as they run while they suffice."""
+    before = resolved(load_text(adapters("a", "b")), {"a": 8, "b": 16})
+    after = resolved(load_text(adapters("a", "b", "c")), {"a": 8, "b": 16, "c": 8}, running=before)
+    assert after.pools == before.pools
+    fewer = resolved(load_text(adapters("a")), {"a": 8}, running=after)
+    assert fewer.pools == before.pools
+
+
+def test_running_pool_grows_when_it_must(load_text: LoadText) -> None:
+    """A larger rank, or what the file says now, changes the pool."""
+    before = resolved(load_text(adapters("a")), {"a": 8})
+    larger = resolved(load_text(adapters("a", "b")), {"a": 8, "b": 64}, running=before)
+    assert pool(larger).max_lora_rank == 64
+    text = adapters("a") + "pools: {default: {max_loras: 3}}\n"
+    assert pool(resolved(load_text(text), {"a": 8}, running=before)).max_loras == 3
+
+
+def test_max_loras_stay_within_max_cpu_loras(load_text: LoadText) -> None:
+    """A small max_cpu_loras bounds a max_loras that the file leaves open."""
+    text = adapters("a", "b", "c") + "pools: {p: {max_cpu_loras: 2}}\n"
+    found = pool(resolved(load_text(text), {"a": 8, "b": 8, "c": 8}), "p")
+    assert (found.max_loras, found.max_cpu_loras) == (2, 2)
