@@ -9,7 +9,8 @@
 """
 
 from tuneplex.testing.engine import FakeEngine
+from tuneplex.testing.fake_python import write_fake_python
 from tuneplex.testing.script import Record, Script, Sent
 from tuneplex.testing.tokens import Tokenizer
 
-__all__ = ["FakeEngine", "Record", "Script", "Sent", "Tokenizer"]
+__all__ = ["FakeEngine", "Record", "Script", "Sent", "Tokenizer", "write_fake_python"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -20,7 +21,7 @@ from tuneplex.testing.script import Record, Script
 from tuneplex.testing.serving import Server
 from tuneplex.testing.stream import BrokenOff, misbehave
 from tuneplex.testing.tokens import Tokenizer
-from tuneplex.testing.wire import Exchange, Wire
+from tuneplex.testing.wire import Exchange, Wire, bind
 
 __all__ = ["FakeEngine"]
 
@@ -38,6 +39,7 @@ class FakeEngine:
         host: Where it listens.
         port: 0 takes a free one.
         uds: Listens on this Unix socket instead.
+        sock: Listens on this socket, which has its address already.
         api_key: Guards what vLLM guards with `--api-key`.
         max_loras: Adapters that are worked on at the same time; requests for others wait.
         max_lora_rank: The largest rank that can be loaded.
@@ -66,6 +68,7 @@ class FakeEngine:
         host: str = "127.0.0.1",
         port: int = 0,
         uds: str | None = None,
+        sock: socket.socket | None = None,
         api_key: str | None = None,
         max_loras: int = 4,
         max_lora_rank: int = 64,
@@ -99,7 +102,7 @@ class FakeEngine:
             server=server,
             records=self.requests,
         )
-        self._host, self._port, self._uds = host, port, uds
+        self._host, self._port, self._uds, self._sock = host, port, uds, sock
         self._default = default or Script()
         self._on_death = on_death
         self._scripts: dict[str | None, deque[Script]] = {}
@@ -107,7 +110,10 @@ class FakeEngine:
         self._arrived = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        self._port = await self._wire.listen(host=self._host, port=self._port, uds=self._uds)
+        sock = self._sock or bind(self._host, self._port, self._uds)
+        if self._uds is None:
+            self._port = int(sock.getsockname()[1])
+        await self._wire.listen(sock)
         return self
 
     async def __aexit__(

@@ -15,7 +15,7 @@ from http import HTTPStatus
 
 import httptools
 
-__all__ = ["Connection", "Exchange", "Handler", "Wire"]
+__all__ = ["Connection", "Exchange", "Handler", "Wire", "bind"]
 
 Handler = Callable[["Exchange"], Awaitable[None]]
 _HIGH_WATER = 64 * 1024
@@ -208,6 +208,23 @@ class Connection(asyncio.Protocol):
             await asyncio.wait((self._task,))
 
 
+def bind(host: str, port: int, uds: str | None) -> socket.socket:
+    """A socket with its address, which accepts nothing yet.
+
+    Raises:
+        OSError: The address is taken; a Unix socket's path too, whether or not anybody still listens there.
+    """
+    sock = socket.socket(socket.AF_INET if uds is None else socket.AF_UNIX)
+    try:
+        if uds is None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port) if uds is None else uds)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 class Wire:
     """The listening side.
 
@@ -222,14 +239,11 @@ class Wire:
         self.connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
 
-    async def listen(self, *, host: str, port: int, uds: str | None) -> int:
-        """Start to accept; the port, or 0 for a Unix socket."""
+    async def listen(self, sock: socket.socket) -> None:
+        """Start to accept on a bound socket."""
         loop = asyncio.get_running_loop()
-        if uds is not None:
-            self._server = await loop.create_unix_server(lambda: Connection(self), uds)
-            return 0
-        self._server = await loop.create_server(lambda: Connection(self), host, port)
-        return int(self._server.sockets[0].getsockname()[1])
+        create = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
+        self._server = await create(lambda: Connection(self), sock=sock)
 
     def die(self) -> None:
         """Stop to accept, and reset what is open, all at once."""
