@@ -124,12 +124,9 @@ class _Checker:
         self._source((*path, "source"), adapter.source)
         if adapter.pool is None:
             return
-        pool = self.file.pools.get(adapter.pool)
-        if pool is None:
+        if adapter.pool not in self.file.pools:
             known = ", ".join(self.file.pools) or "none; describe it under 'pools'"
             raise self.places.error((*path, "pool"), f"no pool is called {adapter.pool!r}", hint=f"known: {known}")
-        if pool.engine == "openai":
-            raise self.places.error((*path, "pool"), f"the engine of pool {adapter.pool!r} cannot load adapters")
 
     def _source(self, path: KeyPath, text: str) -> None:
         source = parse_source(text)

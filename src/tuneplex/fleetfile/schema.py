@@ -72,7 +72,9 @@ class PoolSection(Section):
     url: str | None = Field(default=None, description="Where the one engine of an external pool answers.")
     urls: list[str] = Field(default=[], description="Where the engines of an external pool answer, one each.")
     engine: Literal["vllm", "openai"] = Field(
-        default="vllm", description="`vllm`, or `openai` for any server with OpenAI's API, which cannot load adapters."
+        default="vllm",
+        description="`vllm`, or `openai` for any server with OpenAI's API:"
+        " it serves the adapters that name this pool and that it lists.",
     )
     key: SecretStr | None = Field(default=None, description="The bearer token that external engines want.")
     key_env: str | None = Field(

@@ -113,6 +113,15 @@ def test_adapter_that_fits_nowhere(load_text: LoadText, pools: str, rank: int, m
     assert (str(caught.value), caught.value.hint) == (message, hint)
 
 
+def test_openai_pools_serve_only_adapters_that_name_them(load_text: LoadText) -> None:
+    """A server that cannot load adapters gets none by itself."""
+    text = (
+        "base: models/tiny\nadapters: {a: {source: adapters/one, pool: o}, b: adapters/two}\n"
+        "pools: {o: {launcher: external, engine: openai, url: 'http://h:1'}, v: {}}\n"
+    )
+    assert pools_of(resolved(load_text(text), {"a": 8, "b": 8})) == {"a": "o", "b": "v"}
+
+
 def test_rank_above_the_named_pool(load_text: LoadText) -> None:
     """An adapter above the maximum of the pool that it names is refused, even if another pool would do."""
     text = (
