@@ -29,10 +29,12 @@ from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
 from tuneplex.feed import Subscriber
 from tuneplex.gateway import Gateway, serve
+from tuneplex.types import FleetView
 
 __all__ = ["main"]
 
 _DRAIN_S = 15
+_FIRST_VIEW_S = 5.0
 _METRICS_TIMEOUT_S = 3.0
 
 
@@ -62,25 +64,36 @@ async def _run(options: argparse.Namespace, state: StateDir) -> None:
     transport = httpx2.AsyncHTTPTransport(uds=str(state.admin_socket))
     async with httpx2.AsyncClient(transport=transport, timeout=_METRICS_TIMEOUT_S, trust_env=False) as client:
         gateway = Gateway(options.index, metrics_source=lambda: _fleet_metrics(client))
-        subscriber = Subscriber(state.feed_socket, on_view=gateway.update, report=gateway.report)
-        feeding = asyncio.create_task(subscriber.run())
-        try:
-            await _serve(options, gateway)
-        finally:
+        viewed = asyncio.Event()
+
+        def take(view: FleetView) -> None:
+            gateway.update(view)
+            viewed.set()
+
+        subscriber = Subscriber(state.feed_socket, on_view=take, report=gateway.report)
+        async with asyncio.TaskGroup() as group:
+            feeding = group.create_task(subscriber.run())
+            await _serve(options, gateway, viewed)
             feeding.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await feeding
 
 
-async def _serve(options: argparse.Namespace, gateway: Gateway) -> None:
+async def _serve(options: argparse.Namespace, gateway: Gateway, viewed: asyncio.Event) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     listener = socket.socket(fileno=options.listener)
-    serving = asyncio.create_task(
-        serve(gateway, listener, tls_cert=options.tls_cert, tls_key=options.tls_key, stop=stop, drain_s=_DRAIN_S)
-    )
+
+    async def when_viewed() -> None:
+        """Take no request before there is a view to answer it by; until then they wait in the socket's queue."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_VIEW_S):
+                await viewed.wait()
+        await serve(
+            gateway, listener, tls_cert=options.tls_cert, tls_key=options.tls_key, stop=stop, drain_s=_DRAIN_S
+        )
+
+    serving = asyncio.create_task(when_viewed())
     watch_lifeline(options.lifeline, serving.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await serving

@@ -6,7 +6,7 @@
 
 It reads `fleet.json` in the state directory, binds, writes `supervisor.json`, and runs until SIGTERM or SIGINT, or
 until the other end of the lifeline closes. Then: gateways finish their streams within a bounded time, control ends,
-engines end, the run directory is removed, exit code 0. SIGINT while it ends kills everything at once (exit code 130).
+engines end, the run directory is removed, exit code 0. A second signal kills everything at once (exit code 130).
 If it cannot start, it says why on stderr and exits with code 2.
 """
 
@@ -58,13 +58,14 @@ class Supervisor:
         self._control = self._service("control", "tuneplex.app.control_process", ())
         self._gateways = [self._gateway(index, listen) for index in range(listen.gateways)]
         self._stop = asyncio.Event()
+        self._was_signalled = False
 
     async def run(self, lifeline: int | None) -> None:
         """Run until something asks for the end; everything is gone when this returns."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, self._table.reap)
-        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
-        loop.add_signal_handler(signal.SIGINT, self._interrupted)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
         if lifeline is not None:
             loop.add_reader(lifeline, self._lifeline_closed, lifeline)
         async with self._wishes.listening(self._state.supervisor_socket):
@@ -95,11 +96,12 @@ class Supervisor:
         asyncio.get_running_loop().remove_reader(lifeline)
         self._stop.set()
 
-    def _interrupted(self) -> None:
-        if self._stop.is_set():  # somebody pressed Ctrl-C again: they do not want to wait
+    def _signalled(self) -> None:
+        if self._was_signalled:  # whoever asks again does not want to wait
             self._table.kill_all()
             self._state.close_run()
             os._exit(_KILLED)
+        self._was_signalled = True
         self._stop.set()
 
     async def _end(self) -> None:

@@ -95,5 +95,7 @@ class Publisher:
                 async with self._published:
                     await self._published.wait_for(lambda seen=sent: self._version > seen)  # type: ignore[misc]
                     sent, frame = self._version, self._frame
+                if writer.is_closing():
+                    return
                 writer.write(frame or b"")
                 await writer.drain()

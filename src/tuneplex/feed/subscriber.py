@@ -63,9 +63,9 @@ class Subscriber:
             logging.getLogger(__name__).warning("control sent no view: %s", error)
         finally:
             reporting.cancel()
-            with contextlib.suppress(ConnectionError):
+            if not writer.is_closing():  # uvloop refuses to write where the other side has gone
                 writer.write(pack(self._report()))
-            writer.close()
+                writer.close()
 
     async def _take_views(self, reader: asyncio.StreamReader) -> None:
         decoder = msgspec.msgpack.Decoder(FleetView)
@@ -74,7 +74,7 @@ class Subscriber:
 
     async def _send_reports(self, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
-            while True:
+            while not writer.is_closing():
                 writer.write(pack(self._report()))
                 await writer.drain()
                 await asyncio.sleep(self._interval_s)

@@ -1,0 +1,293 @@
+"""The contract between FakeEngine and vLLM: the same requests, and what is compared of the answers.
+
+`contract.json` holds what the real vLLM answered; `record` writes it anew (`python -m tests.support.contract`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.support.lora import write_adapter
+from tests.support.real_engine import real_engine
+
+__all__ = ["CASES", "Case", "answer", "prepare", "recorded"]
+
+RECORD = Path(__file__).with_name("contract.json")
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+# Fields whose value is part of the contract, not only its type.
+LITERAL = {"code", "finish_reason", "message", "object", "owned_by", "param", "parent", "role", "status", "type"}
+HEADERS = ("allow", "content-type", "transfer-encoding")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request.
+
+    Attributes:
+        name: Under which its answer is recorded.
+        path: Where it goes.
+        body: JSON, or bytes as they are.
+        method: Of the request.
+        headers: Besides the key.
+        wordless: The words of the answer's message are not compared.
+    """
+
+    name: str
+    path: str
+    body: Mapping[str, Any] | bytes | None = None
+    method: str = "POST"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    wordless: bool = False
+
+
+def _chat(name: str, **fields: object) -> Case:
+    content = "word " * 3000 if fields.pop("long", False) else "What is the weather in Rome?"
+    body = {"model": "base", "messages": [{"role": "user", "content": content}], "temperature": 0, **fields}
+    return Case(f"chat: {name}", CHAT, {key: value for key, value in body.items() if value is not ...})
+
+
+def _completion(name: str, **fields: object) -> Case:
+    body = {"model": "base", "prompt": "The river runs", "temperature": 0, "max_tokens": 4, **fields}
+    return Case(f"completion: {name}", COMPLETIONS, {key: value for key, value in body.items() if value is not ...})
+
+
+def _response(name: str, **fields: object) -> Case:
+    body = {"model": "base", "input": "What is the weather in Rome?", "temperature": 0, **fields}
+    return Case(f"response: {name}", RESPONSES, {key: value for key, value in body.items() if value is not ...})
+
+
+def _adapter(name: str, path: str, **fields: object) -> Case:
+    return Case(f"adapter: {name}", path, fields)
+
+
+_CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+_FUNCTION = {"name": "weather", "description": "Tells the weather.", "parameters": _CITY, "strict": True}
+_TOOLS = [{"type": "function", "function": _FUNCTION}]
+_NAMED = {"type": "function", "function": {"name": "weather"}}
+_FORM = {"type": "json_schema", "json_schema": {"name": "place", "schema": _CITY}}
+_EXACTLY = {"max_tokens": 4, "ignore_eos": True}
+_USAGE = {"include_usage": True, "continuous_usage_stats": True}
+
+_CHATS = (
+    _chat("base", **_EXACTLY),
+    _chat("adapter", model="ada", **_EXACTLY),
+    _chat("no model", model=..., **_EXACTLY),
+    _chat("until its end", max_tokens=300, return_token_ids=True),
+    _chat("stream", stream=True, **_EXACTLY),
+    _chat("stream of an adapter", model="ada", stream=True, **_EXACTLY),
+    _chat("stream until its end", stream=True, max_tokens=300),
+    _chat("stream with ids and usage", stream=True, return_token_ids=True, stream_options=_USAGE, **_EXACTLY),
+    _chat("stream with one usage", stream=True, stream_options={"include_usage": True}, **_EXACTLY),
+    _chat("choices with log-probabilities", n=2, logprobs=True, top_logprobs=2, return_token_ids=True, **_EXACTLY),
+    _chat("log-probabilities alone", logprobs=True, **_EXACTLY),
+    _chat("stream of log-probabilities", n=2, stream=True, logprobs=True, top_logprobs=1, **_EXACTLY),
+    _chat("stop", max_tokens=300, ignore_eos=True, stop=["e"], return_token_ids=True),
+    _chat("stream to a stop", stream=True, max_tokens=300, ignore_eos=True, stop="e"),
+    _chat("schema", max_tokens=200, response_format=_FORM),
+    _chat("named tool", max_tokens=300, tools=_TOOLS, tool_choice=_NAMED),
+    _chat("required tool", max_tokens=300, tools=_TOOLS, tool_choice="required"),
+    _chat("stream of a named tool", stream=True, max_tokens=300, tools=_TOOLS, tool_choice=_NAMED),
+    _chat("stream of a required tool", stream=True, max_tokens=300, tools=_TOOLS, tool_choice="required"),
+    _chat("no tool", tools=_TOOLS, tool_choice="none", **_EXACTLY),
+    _chat("max_completion_tokens", max_completion_tokens=2, ignore_eos=True),
+    _chat("unknown field", what_is_this=3, **_EXACTLY),
+    _chat("content in parts", messages=[{"role": "user", "content": [{"type": "text", "text": "hi"}]}], **_EXACTLY),
+    _chat("seed", seed=3, temperature=1, **_EXACTLY),
+)
+_WRONG_CHATS = (
+    _chat("unknown model", model="nobody"),
+    _chat("unknown model, stream", model="nobody", stream=True),
+    _chat("messages missing", messages=...),
+    _chat("messages of the wrong type", messages="hi"),
+    _chat("messages empty", messages=[]),
+    _chat("temperature of the wrong type", temperature="hot"),
+    _chat("temperature negative", temperature=-1),
+    _chat("n too small", n=0),
+    _chat("max_tokens zero", max_tokens=0),
+    _chat("max_tokens too large", max_tokens=5000),
+    _chat("prompt too long", long=True),
+    _chat("stream_options without stream", stream_options={"include_usage": True}),
+    _chat("top_logprobs without logprobs", top_logprobs=2),
+    _chat("top_logprobs too many", logprobs=True, top_logprobs=50),
+    _chat("schema missing", response_format={"type": "json_schema"}),
+    _chat("unknown tool", tools=_TOOLS, tool_choice={"type": "function", "function": {"name": "no"}}),
+    _chat("tool choice without tools", tool_choice="auto"),
+    _chat("tools empty", tools=[]),
+    Case("chat: half of a JSON object", CHAT, b'{"model": '),
+    Case("chat: not JSON", CHAT, b"hello"),
+    Case("chat: nothing", CHAT, b""),
+    Case("chat: a list", CHAT, b"[]"),
+    Case("chat: not UTF-8", CHAT, b'{"model": "\xff"}'),
+    Case("chat: not said to be JSON", CHAT, b"{}", headers={"content-type": "text/plain"}),
+)
+_COMPLETIONS = (
+    _completion("base", ignore_eos=True),
+    _completion("adapter", model="ada", ignore_eos=True),
+    _completion("token ids", prompt=[5, 6, 7], return_token_ids=True, ignore_eos=True),
+    _completion("several prompts", prompt=["a", "b"], ignore_eos=True),
+    _completion("log-probabilities", logprobs=1, ignore_eos=True),
+    _completion("stream", stream=True, ignore_eos=True),
+    _completion("stream of several", prompt=["a", "b"], n=2, stream=True, ignore_eos=True),
+    _completion(
+        "stream with everything", stream=True, logprobs=1, return_token_ids=True, stream_options=_USAGE, ignore_eos=True
+    ),
+    _completion("echo", echo=True, ignore_eos=True),
+    _completion("default length", max_tokens=..., ignore_eos=True),
+    _completion("unknown model", model="nobody"),
+    _completion("prompt missing", prompt=...),
+    _completion("prompt too long", prompt=[5] * 3000),
+    _completion("unknown token", prompt=[5_000_000]),
+)
+_RESPONSES = (
+    _response("base", max_output_tokens=4, ignore_eos=True),
+    _response("adapter", model="ada", max_output_tokens=4, ignore_eos=True),
+    _response("until its end", max_output_tokens=300),
+    _response(
+        "with all that is echoed",
+        max_output_tokens=4,
+        ignore_eos=True,
+        input=[{"role": "user", "content": "hi"}],
+        instructions="Be kind.",
+        metadata={"a": "b"},
+        user="u",
+        store=False,
+    ),
+    _response("stream", max_output_tokens=4, ignore_eos=True, stream=True),
+    _response("schema", max_output_tokens=200, text={"format": {"type": "json_schema", "name": "x", "schema": _CITY}}),
+    _response("earlier response", previous_response_id="resp_abc"),
+    _response("unknown model", model="nobody"),
+    _response("input missing", input=...),
+    _response("input too long", input="word " * 3000),
+)
+_ADAPTERS = (
+    _adapter("nothing said", LOAD),
+    _adapter("empty names", LOAD, lora_name="", lora_path=""),
+    _adapter("path that is not there", LOAD, lora_name="gone", lora_path="{adapters}/gone"),
+    _adapter("directory without an adapter", LOAD, lora_name="gone", lora_path="{adapters}"),
+    _adapter("hub name that is not there", LOAD, lora_name="gone", lora_path="some/where"),
+    _adapter("the base's name", LOAD, lora_name="base", lora_path="{adapters}/ada"),
+    _adapter("rank too large", LOAD, lora_name="big", lora_path="{adapters}/big"),
+    _adapter("already loaded", LOAD, lora_name="ada", lora_path="{adapters}/ada"),
+    _adapter("in place", LOAD, lora_name="ada", lora_path="{adapters}/ada", load_inplace=True),
+    _adapter("new", LOAD, lora_name="new", lora_path="{adapters}/bob"),
+    Case("adapter: not JSON", LOAD, b"{nope"),
+    Case("adapter: list with one more", "/v1/models", method="GET"),
+    _adapter("unload", UNLOAD, lora_name="new"),
+    _adapter("unload again", UNLOAD, lora_name="new"),
+    _adapter("unload an empty name", UNLOAD, lora_name=""),
+    _adapter("unload nothing", UNLOAD),
+    Case("adapter: list", "/v1/models", method="GET"),
+)
+_OTHERS = (
+    Case("embeddings", "/v1/embeddings", {"model": "base", "input": "hi"}),
+    Case("tokenize", "/tokenize", {"model": "base", "prompt": "The river"}),
+    Case("tokenize a chat", "/tokenize", {"model": "base", "messages": [{"role": "user", "content": "hi"}]}),
+    Case("detokenize", "/detokenize", {"model": "base", "tokens": [5, 6]}),
+    Case("health", "/health", method="GET"),
+    Case("health with HEAD", "/health", method="HEAD"),
+    Case("ping", "/ping", method="GET"),
+    Case("version", "/version", method="GET"),
+    Case("metrics without a key", "/metrics", method="GET", headers={"authorization": ""}, wordless=True),
+    Case("models without a key", "/v1/models", method="GET", headers={"authorization": ""}),
+    Case("models with a wrong key", "/v1/models", method="GET", headers={"authorization": "Bearer no"}),
+    Case("unknown route", "/v1/nope", method="GET"),
+    Case("wrong method", CHAT, method="GET"),
+    Case("OPTIONS", CHAT, method="OPTIONS"),
+)
+CASES = (*_CHATS, *_WRONG_CHATS, *_COMPLETIONS, *_RESPONSES, *_ADAPTERS, *_OTHERS)
+
+
+def prepare(client: httpx2.Client, directory: Path) -> None:
+    """Write the adapters that the cases name, and load the first two."""
+    for number, (name, rank) in enumerate((("ada", 8), ("bob", 8), ("big", 32))):
+        write_adapter(directory / name, rank=rank, seed=number)
+    for name in ("ada", "bob"):
+        client.post(LOAD, json={"lora_name": name, "lora_path": str(directory / name)}).raise_for_status()
+
+
+def answer(client: httpx2.Client, case: Case, adapters: Path) -> dict[str, Any]:
+    """Ask, and reduce the answer to what has to agree."""
+    body = case.body if isinstance(case.body, bytes) else json.dumps(case.body).replace("{adapters}", str(adapters))
+    content = None if case.body is None else body
+    headers = {"content-type": "application/json", **case.headers}
+    reply = client.request(case.method, case.path, content=content, headers=headers)
+    found = {name: reply.headers[name] for name in HEADERS if name in reply.headers}
+    return {"status": reply.status_code, "headers": found, "body": _body(reply, case)}
+
+
+def recorded() -> dict[str, Any]:
+    """What the real vLLM answered, by the names of the cases."""
+    found: dict[str, Any] = json.loads(RECORD.read_text())
+    return found
+
+
+def _body(reply: httpx2.Response, case: Case) -> Any:  # noqa: ANN401 - JSON
+    if case.wordless:
+        return "..."
+    if reply.headers.get("content-type", "").startswith("text/event-stream"):
+        return list(_events(reply.text))
+    if reply.headers.get("content-type") == "application/json" and reply.text:
+        return _shape(reply.json())
+    return reply.text
+
+
+def _events(text: str) -> Iterator[Any]:
+    """The shapes of a stream's events, each once for a run of equal ones."""
+    assert text.endswith("\n\n")
+    before: Any = None
+    for event in text.strip("\n").split("\n\n"):
+        lines = [line.partition(": ")[::2] for line in event.split("\n")]
+        shape = [_shape(json.loads(value)) if value[0] == "{" else value for _, value in lines]
+        # Which token has no text of its own is a matter of the model, not of the contract.
+        if shape != before and not _is_silent(shape[0]):
+            yield shape
+            before = shape
+
+
+def _is_silent(chunk: Any) -> bool:  # noqa: ANN401 - JSON
+    choices = chunk.get("choices", []) if isinstance(chunk, dict) else []
+    return any(choice.get("delta") == {} and choice["finish_reason"] is None for choice in choices)
+
+
+def _shape(value: Any, key: str = "") -> Any:  # noqa: ANN401 - JSON
+    """The value with everything replaced that may differ between two good engines."""
+    if isinstance(value, dict):
+        if key == "top_logprobs":
+            return {"*": "float"}
+        return {name: _shape(part, name) for name, part in sorted(value.items())}
+    if isinstance(value, list):
+        shapes: list[Any] = []
+        for part in value:
+            if (shape := _shape(part, key)) not in shapes:
+                shapes.append(shape)
+        return shapes
+    if value is None or key in LITERAL:
+        return value
+    return type(value).__name__
+
+
+def main() -> None:
+    """Record what the real vLLM answers: `python -m tests.support.contract PYTHON BASE`."""
+    python, base = map(Path, sys.argv[1:])
+    with tempfile.TemporaryDirectory() as directory, real_engine(python, base) as engine, engine.client() as client:
+        prepare(client, Path(directory))
+        answers = {case.name: answer(client, case, Path(directory)) for case in CASES}
+    RECORD.write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

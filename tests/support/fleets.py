@@ -1,0 +1,201 @@
+"""A whole fleet as processes, driven from outside and never trusted to end by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import msgspec
+
+from tuneplex.app.state import StateDir
+from tuneplex.errors import StateError
+from tuneplex.types import AdapterVersion, Base, Change, FleetSpec, Listen, PoolSpec, Status
+
+T = TypeVar("T")
+MakeFleet = Callable[..., "Fleet"]
+PATIENCE_S = 30.0
+
+
+class Fleet:
+    """One fleet under test. Every process of it carries a mark in its environment, by which it is found again.
+
+    Args:
+        directory: For its state.
+        spec: What it should be; the mark is added to its pools.
+    """
+
+    def __init__(self, directory: Path, spec: FleetSpec) -> None:
+        self.mark = f"TUNEPLEX_TEST_MARK={uuid.uuid4().hex}"
+        self.spec = self.marked(spec)
+        self.state = StateDir(directory)
+        self.process: subprocess.Popen[str] | None = None
+        self._life: int | None = None
+
+    def marked(self, spec: FleetSpec) -> FleetSpec:
+        """The same fleet, with the mark in the environment of its engines."""
+        name, _, value = self.mark.partition("=")
+        pools = (msgspec.structs.replace(pool, env={**pool.env, name: value}) for pool in spec.pools)
+        return msgspec.structs.replace(spec, pools=tuple(pools))
+
+    def start(self) -> None:
+        """Start the supervisor, with a lifeline."""
+        self.state.create()
+        self.state.write_spec(self.spec)
+        reading, self._life = os.pipe()
+        name, _, value = self.mark.partition("=")
+        command = [sys.executable, "-m", "tuneplex.app.supervisor", "--state-dir", str(self.state.path)]
+        self.process = subprocess.Popen(
+            [*command, "--lifeline", str(reading)],
+            env={**os.environ, name: value},
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=(reading,),
+        )
+        os.close(reading)
+
+    def close_lifeline(self) -> None:
+        """What happens when the process that started the fleet ends."""
+        if self._life is not None:
+            os.close(self._life)
+            self._life = None
+
+    def end(self) -> None:
+        """End whatever is left, for sure."""
+        self.close_lifeline()
+        if self.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(PATIENCE_S)
+            self.process.kill()
+            self.process.wait()
+            if self.process.stderr is not None:
+                self.process.stderr.close()
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.state.close_run()
+
+    def wait(self) -> int:
+        """Wait for the supervisor's end; its exit code."""
+        assert self.process is not None
+        return self.process.wait(PATIENCE_S)
+
+    def processes(self) -> dict[int, str]:
+        """Every live process of the fleet with its command line."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):
+                    if self.mark.encode() in (entry / "environ").read_bytes():
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+    def pid(self, role: str) -> int:
+        """The process whose command line holds `role`: `control_process`, `gateway_process`, `keeper`."""
+        return next(pid for pid, command in self.processes().items() if role in command)
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL."""
+        os.kill(pid, signal.SIGKILL)
+
+    def admin(self) -> httpx2.Client:
+        """A client of the admin API."""
+        return httpx2.Client(
+            transport=httpx2.HTTPTransport(uds=str(self.state.admin_socket)), base_url="http://control", timeout=10
+        )
+
+    def client(self) -> httpx2.Client:
+        """A client of the gateway."""
+        info = self.state.supervisor()
+        assert info is not None
+        return httpx2.Client(base_url=info.url, timeout=10)
+
+    def status(self) -> Status | None:
+        """The status, or None while nobody answers."""
+        try:
+            # httpcore2 leaks the socket of a connection that is refused, so look first whether anybody is there.
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(str(self.state.admin_socket))
+            with self.admin() as admin:
+                return msgspec.json.decode(admin.get("/status").raise_for_status().content, type=Status)
+        except (httpx2.HTTPError, OSError, StateError):
+            return None
+
+    def until(self, condition: Callable[[Status], Any]) -> Status:
+        """Wait for a status that meets a condition."""
+
+        def met() -> Status | None:
+            status = self.status()
+            return status if status is not None and condition(status) else None
+
+        return self.wait_for(met)
+
+    def ready(self) -> Status:
+        """Wait until the fleet is ready, with all its adapters on all their replicas."""
+
+        def complete(status: Status) -> bool:
+            pools = {pool.name: pool.replicas for pool in self.spec.pools}
+            full = all(len(adapter.replicas) == pools.get(adapter.version.pool, 1) for adapter in status.adapters)
+            count = sum(replica.state == "ready" for replica in status.replicas)
+            return status.ready and full and count == sum(pools.values()) == len(status.replicas)
+
+        return self.until(complete)
+
+    def wait_for(self, condition: Callable[[], T | None]) -> T:
+        """Wait until a condition holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := condition()):
+            logs = sorted(self.state.logs.glob("*.log"))
+            if time.monotonic() > deadline:
+                raise AssertionError("\n".join(f"== {log.name}\n{log.read_text()[-2000:]}" for log in logs))
+            time.sleep(0.05)
+        return found
+
+    def gone(self, *pids: int) -> None:
+        """Wait until these processes, or all of the fleet, are gone."""
+        self.wait_for(lambda: not (set(self.processes()) & set(pids) if pids else self.processes()))
+
+    def apply(self, spec: FleetSpec, *, dry_run: bool = False) -> tuple[Change, ...]:
+        """Apply another description."""
+        marked = self.marked(spec)
+        with self.admin() as admin:
+            reply = admin.post(
+                "/apply", params={"dry_run": "1"} if dry_run else {}, content=msgspec.json.encode(marked)
+            )
+        reply.raise_for_status()
+        if not dry_run:
+            self.spec = marked
+        return msgspec.json.decode(reply.content, type=tuple[Change, ...])
+
+    def ask(self, model: str = "base") -> str:
+        """One short answer from a model."""
+        with self.client() as client:
+            reply = client.post("/completions", json={"model": model, "prompt": "hello", "max_tokens": 8})
+        assert reply.status_code == 200, reply.text
+        return str(reply.json()["choices"][0]["text"])
+
+    @contextlib.contextmanager
+    def stream(self, model: str = "base", **body: Any) -> Iterator[Iterator[dict[str, Any]]]:  # noqa: ANN401 - any JSON
+        """A stream of chunks from a model."""
+        request = {"model": model, "prompt": "hello", "max_tokens": 60, "stream": True, "ignore_eos": True, **body}
+        with self.client() as client, client.stream("POST", "/completions", json=request) as reply:
+            assert reply.status_code == 200
+            lines = (line.removeprefix("data: ") for line in reply.iter_lines() if line.startswith("data: "))
+            yield (json.loads(line) if line != "[DONE]" else {"done": True} for line in lines)
+
+
+def one_pool(python: str, *versions: AdapterVersion, gateways: int = 1, **pool: Any) -> FleetSpec:  # noqa: ANN401 - PoolSpec's
+    """A fleet of one pool on an ephemeral port."""
+    pools = (PoolSpec("default", **{"python": python, **pool}),)
+    listen = Listen(port=0, gateways=gateways)
+    return FleetSpec("fleet", Base("base", "/models/base"), versions, pools=pools, listen=listen)
