@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import re
+import secrets
 import shutil
 import urllib.parse
 from collections.abc import Sequence
@@ -189,7 +190,7 @@ def _known(ref: Path) -> str | None:
 def _write(file: Path, text: str) -> None:
     """Write in one step, so that no reader ever sees half of it."""
     file.parent.mkdir(exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
     temporary.write_text(text, "ascii")
     temporary.replace(file)
 
@@ -210,11 +211,10 @@ def _check_file(name: str, directory: Path, expected: RepoFile) -> None:
     file = directory / expected.path
     if not file.is_file() or file.stat().st_size != expected.size:
         raise SourceError(f"{name}: {expected.path} did not arrive completely", hint="try again")
-    if expected.lfs is None:
-        return
     with file.open("rb") as handle:
-        found = hashlib.file_digest(handle, "sha256").hexdigest()
-    if found != expected.lfs.sha256:
+        os.fsync(handle.fileno())  # a power cut after the rename must not leave an empty file
+        found = hashlib.file_digest(handle, "sha256").hexdigest() if expected.lfs else ""
+    if expected.lfs and found != expected.lfs.sha256:
         file.unlink()
         raise SourceError(f"{name}: {expected.path} arrived damaged: its checksum is wrong", hint="try again")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import tempfile
 from pathlib import Path
 
 from tuneplex.adapters.digest import digest, files_that_matter
+from tuneplex.adapters.locks import exclusive
 from tuneplex.errors import SourceError
 from tuneplex.shapes import BaseShape, check_fit, read_adapter
 from tuneplex.types import AdapterVersion
@@ -49,23 +50,33 @@ def _kept(directory: Path, expected: str, store: Path) -> tuple[Path, str]:
         return target, expected
     try:
         store.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".copy-", dir=store, ignore_cleanup_errors=True) as work:
-            return _copied(directory, Path(work) / "adapter", store)
+        with exclusive(store / ".lock", lambda: None):
+            return (target, expected) if target.is_dir() else _copied(directory, store)
     except OSError as error:
         hint = f"copies are kept in {store}; make room there"
         raise SourceError(f"{directory}: cannot be copied: {error.strerror}", hint=hint) from None
 
 
-def _copied(directory: Path, copy: Path, store: Path) -> tuple[Path, str]:
+def _copied(directory: Path, store: Path) -> tuple[Path, str]:
     """Copy first and take the copy's digest: whatever changes in the meantime, name and content belong together."""
-    copy.mkdir()
-    for file in files_that_matter(directory):
-        shutil.copyfile(file, copy / file.name)
-    found = digest(copy)
-    target = store / found
+    part = store / ".part"  # whoever left one behind was killed: we hold the lock
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
     try:
-        copy.rename(target)
-    except OSError:
-        if not target.is_dir():  # otherwise another process was first, with the same content
-            raise
+        for file in files_that_matter(directory):
+            _copy(file, part / file.name)
+        found = digest(part)
+        target = store / found
+        if not target.is_dir():
+            part.rename(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return target, found
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy one file down to the disk, so that a power cut cannot leave the name without its content."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
+        writer.flush()
+        os.fsync(writer.fileno())

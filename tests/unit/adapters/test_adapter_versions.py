@@ -124,7 +124,17 @@ def test_copies_are_made_once(make_adapter: MakeAdapter, tmp_path: Path) -> None
         thread.join()
     assert len(paths) == 8
     assert len(set(paths)) == 1
-    assert [entry.name for entry in (tmp_path / "cache" / "adapters").iterdir()] == [digest(directory)]
+    assert sorted(entry.name for entry in (tmp_path / "cache" / "adapters").iterdir()) == [".lock", digest(directory)]
+
+
+def test_half_a_copy_is_swept_away(make_adapter: MakeAdapter, tmp_path: Path) -> None:
+    """What a killed process left behind does not end up in a version."""
+    left = tmp_path / "cache" / "adapters" / ".part"
+    left.mkdir(parents=True)
+    (left / "vocab.json").write_text("of another adapter")
+    version = make_version("a", "x", make_adapter(), cache=tmp_path / "cache")
+    assert version.digest == digest(make_adapter()) == digest(Path(version.path))
+    assert not left.exists()
 
 
 def test_cache_that_cannot_be_written(make_adapter: MakeAdapter, tmp_path: Path) -> None:
