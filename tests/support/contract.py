@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,7 +212,7 @@ CASES = (*_CHATS, *_WRONG_CHATS, *_COMPLETIONS, *_RESPONSES, *_ADAPTERS, *_OTHER
 
 def prepare(client: httpx2.Client, directory: Path) -> None:
     """Write the adapters that the cases name, and load the first two."""
-    for number, (name, rank) in enumerate((("ada", 8), ("bob", 8), ("big", 32))):
+    for number, (name, rank) in enumerate((("ada", 8), ("bob", 8), ("cyd", 8), ("big", 32))):
         write_adapter(directory / name, rank=rank, seed=number)
     for name in ("ada", "bob"):
         client.post(LOAD, json={"lora_name": name, "lora_path": str(directory / name)}).raise_for_status()
@@ -283,9 +282,9 @@ def _shape(value: Any, key: str = "") -> Any:  # noqa: ANN401 - JSON
 def main() -> None:
     """Record what the real vLLM answers: `python -m tests.support.contract PYTHON BASE`."""
     python, base = map(Path, sys.argv[1:])
-    with tempfile.TemporaryDirectory() as directory, real_engine(python, base) as engine, engine.client() as client:
-        prepare(client, Path(directory))
-        answers = {case.name: answer(client, case, Path(directory)) for case in CASES}
+    with real_engine(python, base) as engine, engine.client() as client:
+        prepare(client, engine.adapters)
+        answers = {case.name: answer(client, case, engine.adapters) for case in CASES}
     RECORD.write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
 
 

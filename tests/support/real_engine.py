@@ -30,12 +30,14 @@ class RealEngine:
         root: The base's directory.
         uds: The Unix socket it listens on.
         secret: The key it asks for.
+        adapters: A directory for adapters.
     """
 
     model: str
     root: Path
     uds: Path
     secret: str
+    adapters: Path
 
     @property
     def endpoint(self) -> str:
@@ -53,9 +55,17 @@ class RealEngine:
 def real_engine(python: Path, base: Path) -> Iterator[RealEngine]:
     """Start vLLM with LoRA and with tools; none of its processes is left afterwards."""
     with tempfile.TemporaryDirectory(prefix="tp", dir="/tmp") as directory:
-        engine = RealEngine("base", base, Path(directory) / "engine.sock", "sk-engine")
+        engine = RealEngine("base", base, Path(directory) / "engine.sock", "sk-engine", Path(directory) / "adapters")
         log = Path(directory) / "engine.log"
-        command: list[str | Path] = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", base, "--uds", engine.uds]
+        command: list[str | Path] = [
+            python,
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            base,
+            "--uds",
+            engine.uds,
+        ]
         command += ["--served-model-name", engine.model, *FLAGS.split(), *TOOLS.split(), "--chat-template", TEMPLATE]
         with log.open("w") as sink:
             process = subprocess.Popen(
