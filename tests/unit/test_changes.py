@@ -68,7 +68,7 @@ replace = msgspec.structs.replace
         ({"pools": ()}, Change("pool default", "remove", "live", "replicas 1 -> 0")),
         (
             {"gateway": GatewaySettings(timeouts=Timeouts(connect_s=1))},
-            Change("gateway", "change", "live", "timeouts 5.0/600.0/120.0 -> 1/600.0/120.0"),
+            Change("gateway", "change", "live", "timeouts (connect_s 5.0 -> 1)"),
         ),
         (
             {"gateway": GatewaySettings(cors_origins=("*",))},

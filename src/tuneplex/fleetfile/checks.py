@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from tuneplex.fleetfile.places import KeyPath
 from tuneplex.fleetfile.ranks import MAX_LORA_RANKS
 from tuneplex.fleetfile.schema import EngineSection, FleetFile, GatewaySection, PoolSection
-from tuneplex.fleetfile.sources import parse_source
+from tuneplex.fleetfile.sources import is_hub_name, parse_source
 
 __all__ = ["LOCAL_ONLY", "check", "is_loopback", "is_token"]
 
@@ -145,7 +145,7 @@ class _Checker:
         """Somebody who writes `org/name` may mean a repository on the hub."""
         root = self.file.path.parent.absolute()
         short = directory.relative_to(root).as_posix() if directory.is_relative_to(root) else ""
-        hub = f"; for a repository on the hub write hf:{short}" if short.count("/") == 1 else ""
+        hub = f"; for a repository on the hub write hf:{short}" if is_hub_name(short) else ""
         return f"paths are relative to the fleet file{hub}"
 
     def _pool(self, path: KeyPath, pool: PoolSection) -> None:

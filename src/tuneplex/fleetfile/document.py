@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from tuneplex.errors import FleetFileError
-from tuneplex.fleetfile.places import KeyPath, Places, key_text
+from tuneplex.fleetfile.places import KeyPath, Places, error_at
 
 __all__ = ["Value", "read_document"]
 
@@ -25,6 +25,8 @@ _PLAIN_TAGS = frozenset(_TAG + kind for kind in ("null", "bool", "int", "float",
 # A longer number than this is not a number anybody means, and Python refuses to convert much longer ones.
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]{1,18}\.[0-9]{0,18}|\.[0-9]{1,18})")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")  # an escape can make one; no file or program takes it
 
 
 class _Loader(yaml.SafeLoader):
@@ -119,6 +121,8 @@ class _Builder:
             raise FleetFileError(f"{self._file}:{_line(node)}: values are nested too deeply, or there are too many")
         if node.tag not in _PLAIN_TAGS:
             raise self._error(node, path, "has a YAML tag", hint="write plain values, without '!'")
+        if isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
+            raise self._error(node, path, "holds half a character", hint="write the character itself")
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Value]:
         values = self._merged(node, path)
@@ -149,11 +153,11 @@ class _Builder:
         """A key is always the text that stands there: `1234:` and `no:` are names like any other."""
         if not isinstance(node, yaml.ScalarNode):
             raise self._error(node, path, "has a key that is not plain text")
+        self._guard(node, path)
         return str(node.value)
 
     def _error(self, node: yaml.Node, path: KeyPath, message: str, *, hint: str = "") -> FleetFileError:
-        key = f"{key_text(path)}: " if path else ""
-        return FleetFileError(f"{self._file}:{_line(node)}: {key}{message}", hint=hint)
+        return error_at(self._file, _line(node), path, message, hint)
 
 
 def _scalar(node: yaml.Node) -> str | float | bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os.path
 import re
 from dataclasses import dataclass
@@ -88,7 +89,10 @@ class _Completion:
 
     def _path(self, text: str) -> str:
         """Absolute and without `..`, but with symbolic links as they are: an environment's Python is one."""
-        return os.path.normpath(self.root / Path(text).expanduser())
+        path = Path(text)
+        with contextlib.suppress(RuntimeError):  # there is no such user; then it is a name like any other
+            path = path.expanduser()
+        return os.path.normpath(self.root / path)
 
 
 def _with(section: _S, **values: object) -> _S:

