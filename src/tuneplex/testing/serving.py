@@ -144,6 +144,5 @@ class _Run:
             self._meters.finished[step.finish_reason] += 1
 
     def end(self) -> None:
-        """Whatever has not ended by itself was aborted."""
-        self._meters.finished["abort"] += len(self._speakers)
+        """It is over, one way or another; vLLM does not count what its clients left."""
         self._meters.whole_s.add(time.perf_counter() - self._arrived)

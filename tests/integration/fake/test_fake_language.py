@@ -1,0 +1,87 @@
+"""The fake's tokenizer and language keep their promises for any text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuneplex.testing import FakeEngine, Tokenizer
+from tuneplex.testing.instances import instance
+from tuneplex.testing.tokens import Detokenizer
+
+TOKENIZER = Tokenizer()
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+IDS = st.lists(st.integers(0, TOKENIZER.size - 1), max_size=60)
+
+
+@given(TEXTS)
+def test_nothing_is_lost(text: str) -> None:
+    """Text comes back from its ids as it was."""
+    assert TOKENIZER.decode(TOKENIZER.encode(text), skip_special=False) == text
+
+
+@given(TEXTS)
+def test_bytes_are_counted_in_full(text: str) -> None:
+    """The bytes of the tokens are the bytes of the text, so a count of tokens is a true count."""
+    ids = TOKENIZER.encode(text)
+    assert b"".join(TOKENIZER.bytes_of(i) or Tokenizer.specials[i].encode() for i in ids) == text.encode()
+
+
+@given(TEXTS, st.lists(st.text(min_size=1, max_size=3), max_size=3))
+def test_a_stream_of_tokens_is_the_text_up_to_a_stop(text: str, stops: list[str]) -> None:
+    """What is shown token by token adds up to the text before the stop string that was complete first."""
+    detokenizer = Detokenizer(TOKENIZER, stops)
+    shown, stopped = "", None
+    for token_id in TOKENIZER.encode(text.replace("<|", "")):
+        stopped = detokenizer.add(token_id)
+        shown += detokenizer.take(finished=stopped is not None)
+        if stopped is not None:
+            break
+    shown += detokenizer.take(finished=True)
+    assert not any(stop in shown for stop in stops)
+    assert text.replace("<|", "").startswith(shown + (stopped or ""))
+    assert stopped is not None or shown == text.replace("<|", "")
+
+
+@given(IDS, st.integers(0, 30))
+def test_any_reply_continues(prompt: list[int], cut: int) -> None:
+    """For any prompt and any cut, prompt and said ids together bring the rest of the reply."""
+    engine = FakeEngine(adapters=["ada"])
+    whole = engine.reply(prompt, model="ada", room=30, ignore_eos=True).token_ids
+    assert (
+        engine.reply(prompt + whole[:cut], model="ada", room=30, ignore_eos=True).token_ids[: 30 - cut] == whole[cut:]
+    )
+
+
+@given(IDS)
+def test_a_reply_ends_on_whole_characters(prompt: list[int]) -> None:
+    """A reply that ends by itself has no broken character in it."""
+    reply = FakeEngine().reply([*prompt, Tokenizer.eos], room=2000)
+    assert reply.finish_reason == "stop"
+    assert "\ufffd" not in reply.text
+
+
+@pytest.mark.parametrize(
+    "schema, value",
+    [
+        ({"type": "integer", "minimum": 2.5}, 3),
+        ({"type": "number", "exclusiveMaximum": 0}, -0.5),
+        ({"type": "integer", "multipleOf": 5}, 10),
+        ({"type": ["null", "string"]}, None),
+        ({"type": "string", "minLength": 7}, "helloxx"),
+        ({"type": "array", "maxItems": 0}, []),
+        ({"type": "array", "prefixItems": [{"const": 1}, {"const": 2}]}, [1, 2]),
+        ({"allOf": [{"properties": {"a": {"const": 1}}}, {"properties": {"b": {"const": 2}}}]}, {"a": 1, "b": 2}),
+        ({"oneOf": [{"type": "boolean"}]}, True),
+        ({"$defs": {"x": {"enum": ["y"]}}, "$ref": "#/$defs/x"}, "y"),
+        ({}, "hello"),
+    ],
+)
+def test_instances(schema: dict[str, Any], value: Any) -> None:  # noqa: ANN401 - any JSON
+    """Each keyword that is understood is satisfied."""
+    assert instance(schema, "hello") == value
+    json.dumps(value)
