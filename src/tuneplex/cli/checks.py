@@ -29,7 +29,7 @@ _PYTHONS = ((3, 11), (3, 14))
 _ENGINE_PYTHON = "3.11"
 _MEMORY = 4 * _GIB  # a replica with 1 GiB of KV cache takes 2.5 to 3.5 GiB on the CPU
 _ENGINE_DISK = 5 * _GIB  # the engine's environment takes 3.5 GB, its download on top
-_SHARED_MEMORY = 256 * 2**20  # vLLM's processes talk through about 160 MiB of it
+_SHARED_MEMORY = 512 * 2**20  # vLLM's processes talk through 400 MiB of it
 _PROBE_S = 60
 
 
@@ -87,7 +87,7 @@ class Machine:
     disk_free: int
     state_dir: Path
     state_writable: bool
-    compiler: str
+    lscpu: str
     gpus: tuple[str, ...]
     gpu_error: str
     engine: EngineProbe
@@ -108,7 +108,7 @@ def findings(machine: Machine) -> tuple[Finding, ...]:
         *_directories(machine),
         _gpu(machine),
         _engine(machine),
-        *_compiler(machine),
+        *_programs(machine),
         *_shared_memory(machine),
         _port(machine),
         *_runs(machine),
@@ -118,7 +118,7 @@ def findings(machine: Machine) -> tuple[Finding, ...]:
 def sheet(found: tuple[Finding, ...]) -> Sheet:
     """The findings as a table."""
     return Sheet(
-        columns=("CHECK", "", "FOUND", "WHAT TO DO"),
+        columns=("CHECK", "RESULT", "FOUND", "WHAT TO DO"),
         rows=tuple(
             (
                 Cell(one.name, "bold"),
@@ -215,18 +215,16 @@ def _engine(machine: Machine) -> Finding:
     return Finding("engine", Level.OK, detail)
 
 
-def _compiler(machine: Machine) -> Iterator[Finding]:
-    if machine.compiler:
-        yield Finding("compiler", Level.OK, machine.compiler)
-    elif not machine.gpus:
-        hint = "vLLM on the CPU compiles small kernels: install g++ (Debian, Ubuntu: apt-get install g++)"
-        yield Finding("compiler", Level.WARN, "no g++", hint)
+def _programs(machine: Machine) -> Iterator[Finding]:
+    if not machine.lscpu and not machine.gpus:
+        hint = "vLLM on the CPU asks it for the cores: install util-linux (Debian, Ubuntu: apt-get install util-linux)"
+        yield Finding("lscpu", Level.FAIL, "not found", hint)
 
 
 def _shared_memory(machine: Machine) -> Iterator[Finding]:
     if machine.shared_memory < _SHARED_MEMORY:
         detail = f"{format_bytes(machine.shared_memory)} in /dev/shm"
-        yield Finding("shared memory", Level.FAIL, detail, "vLLM needs 256 MiB (docker run --shm-size=1g)")
+        yield Finding("shared memory", Level.FAIL, detail, "each replica needs 400 MiB (docker run --shm-size=2g)")
 
 
 def _port(machine: Machine) -> Finding:
@@ -272,7 +270,7 @@ def look(
         disk_free=shutil.disk_usage(_existing(cache_dir)).free,
         state_dir=state_dir,
         state_writable=_writable(state_dir),
-        compiler=shutil.which("g++") or "",
+        lscpu=shutil.which("lscpu") or "",
         gpus=gpus,
         gpu_error=gpu_error,
         engine=_probe_engine(engine_python),

@@ -15,7 +15,6 @@ __all__ = ["FAILED", "INTERRUPTED", "WRONG_INPUT", "Failure", "failure"]
 FAILED = 1
 WRONG_INPUT = 2
 INTERRUPTED = 130
-_GROUPS = frozenset({"adapters", "config", "engine"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +43,14 @@ def failure(error: Exception, argv: Sequence[str]) -> Failure:
     if isinstance(error, TuneplexError):
         return Failure(str(error))
     if isinstance(error, typer.TyperException):
-        return Failure(error.format_message(), f"see `{_help(argv)}`", code=error.exit_code)
+        return Failure(error.format_message(), f"see `{_help(error)}`", code=error.exit_code)
     return Failure(
         f"unexpected {type(error).__name__}: {error}",
         f"`{shlex.join(('tuneplex', '--debug', *argv))}` shows where it comes from",
     )
 
 
-def _help(argv: Sequence[str]) -> str:
-    words = [word for word in argv if not word.startswith("-")]
-    depth = 2 if words and words[0] in _GROUPS else 1
-    return " ".join(("tuneplex", *words[:depth], "--help"))
+def _help(error: typer.TyperException) -> str:
+    """The help of the command that was used wrongly; typer notes it with the error."""
+    context = getattr(error, "ctx", None)
+    return f"{context.command_path if context else 'tuneplex'} --help"

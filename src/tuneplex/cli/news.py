@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
@@ -15,6 +16,7 @@ from tuneplex.units import format_duration
 
 __all__ = ["news", "starting"]
 
+_NUMBER = re.compile(r"\d+")
 _GONE = ReplicaStatus(name="", pool="", state=ReplicaState.REQUESTED)
 
 
@@ -30,10 +32,15 @@ def news(before: Status | None, after: Status) -> tuple[str, ...]:
 
 
 def _replica(before: ReplicaStatus, now: ReplicaStatus, fleet: Status) -> Iterator[str]:
-    if (before.state, before.gave_up, note(before)) != (now.state, now.gave_up, note(now)):
+    if _gist(before) != _gist(now):
         yield f"{now.name}: {_state(now)}"
     if len(before.adapters) != len(now.adapters):
         yield f"{now.name}: adapters {len(now.adapters)}/{wanted(now, fleet)}"
+
+
+def _gist(replica: ReplicaStatus) -> tuple[ReplicaState, bool, str]:
+    """What makes a difference; a count-down of seconds does not."""
+    return replica.state, replica.gave_up, _NUMBER.sub("", note(replica))
 
 
 def _state(replica: ReplicaStatus) -> str:

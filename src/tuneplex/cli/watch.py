@@ -16,8 +16,8 @@ from tuneplex.cli.admin import Admin
 from tuneplex.cli.logfiles import tail
 from tuneplex.cli.news import news, starting
 from tuneplex.cli.terminal import Terminal
-from tuneplex.errors import EngineError, EngineStartError, StateError
-from tuneplex.types import ReplicaStatus, Status
+from tuneplex.errors import EngineStartError, StateError
+from tuneplex.types import ReplicaState, ReplicaStatus, Status
 from tuneplex.units import format_duration
 
 __all__ = ["Watch"]
@@ -46,9 +46,9 @@ class Watch:
         """Watch the start until the fleet answers.
 
         Raises:
-            EngineStartError: A replica gave up (the tail holds its last log lines), or the supervisor ended.
-            EngineError: The time is over.
-            StateError: The supervisor could not start.
+            EngineStartError: A replica gave up, the supervisor ended, or the time is over; the tail holds the last
+                lines of the log.
+                StateError: The supervisor could not start.
         """
         with self._showing() as show:
             while True:
@@ -88,7 +88,11 @@ class Watch:
             if replica.gave_up:
                 raise EngineStartError(f"{replica.name} gave up: {replica.detail}", tail=_tail(replica))
         if self.elapsed_s > timeout_s:
-            raise EngineError(f"the fleet was not ready within {format_duration(timeout_s)}")
+            slow = (
+                next((one for one in status.replicas if one.state is not ReplicaState.READY), None) if status else None
+            )
+            words = f"the fleet was not ready within {format_duration(timeout_s)}"
+            raise EngineStartError(words, tail=_tail(slow) if slow else "")
 
     @contextlib.contextmanager
     def _showing(self) -> Iterator[Callable[[Status | None], None]]:
@@ -110,6 +114,11 @@ class Watch:
         for line in news(self._last, status):
             self.terminal.say(line)
         self._last = status
+
+
+def _tail_of_unready(status: Status | None) -> str:
+    waiting = [replica for replica in status.replicas if replica.state is not ReplicaState.READY] if status else []
+    return _tail(waiting[0]) if waiting else ""
 
 
 def _tail(replica: ReplicaStatus) -> str:

