@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +24,6 @@ from tuneplex.types import AdapterVersion, Base, Change, FleetSpec, Listen, Pool
 
 T = TypeVar("T")
 MakeFleet = Callable[..., "Fleet"]
-PATIENCE_S = 30.0
 
 
 class Fleet:
@@ -33,14 +32,17 @@ class Fleet:
     Args:
         directory: For its state.
         spec: What it should be; the mark is added to its pools.
+        patience_s: How long to wait for anything.
     """
 
-    def __init__(self, directory: Path, spec: FleetSpec) -> None:
+    def __init__(self, directory: Path, spec: FleetSpec, *, patience_s: float = 30.0) -> None:
+        self._patience_s = patience_s
         self.mark = f"TUNEPLEX_TEST_MARK={uuid.uuid4().hex}"
         self.spec = self.marked(spec)
         self.state = StateDir(directory)
         self.process: subprocess.Popen[str] | None = None
         self._life: int | None = None
+        self._sessions: set[int] = set()
 
     def marked(self, spec: FleetSpec) -> FleetSpec:
         """The same fleet, with the mark in the environment of its engines."""
@@ -48,15 +50,15 @@ class Fleet:
         pools = (msgspec.structs.replace(pool, env={**pool.env, name: value}) for pool in spec.pools)
         return msgspec.structs.replace(spec, pools=tuple(pools))
 
-    def start(self) -> None:
-        """Start the supervisor, with a lifeline."""
+    def start(self, prefix: Sequence[str] = ()) -> None:
+        """Start the supervisor, with a lifeline; `prefix` is put before its command line."""
         self.state.create()
         self.state.write_spec(self.spec)
         reading, self._life = os.pipe()
         name, _, value = self.mark.partition("=")
         command = [sys.executable, "-m", "tuneplex.app.supervisor", "--state-dir", str(self.state.path)]
         self.process = subprocess.Popen(
-            [*command, "--lifeline", str(reading)],
+            [*prefix, *command, "--lifeline", str(reading)],
             env={**os.environ, name: value},
             stderr=subprocess.PIPE,
             text=True,
@@ -75,7 +77,7 @@ class Fleet:
         self.close_lifeline()
         if self.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(PATIENCE_S)
+                self.process.wait(self._patience_s)
             self.process.kill()
             self.process.wait()
             if self.process.stderr is not None:
@@ -88,17 +90,18 @@ class Fleet:
     def wait(self) -> int:
         """Wait for the supervisor's end; its exit code."""
         assert self.process is not None
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(self._patience_s)
 
     def processes(self) -> dict[int, str]:
-        """Every live process of the fleet with its command line."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal():
-                with contextlib.suppress(OSError):
-                    if self.mark.encode() in (entry / "environ").read_bytes():
-                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
+        """Every live process of the fleet with its command line: by the mark, and by the sessions of marked ones.
+
+        A process that renames itself may overwrite its environment, but it cannot leave its session unseen.
+        """
+        everything = {int(entry.name): entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
+        marked = {pid for pid, entry in everything.items() if self.mark.encode() in _read(entry / "environ")}
+        self._sessions |= {pid for pid in marked if session(pid) == pid}
+        mine = {pid for pid in everything if pid in marked or session(pid) in self._sessions}
+        return {pid: _read(everything[pid] / "cmdline").replace(b"\0", b" ").decode() for pid in mine}
 
     def pid(self, role: str) -> int:
         """The process whose command line holds `role`: `control_process`, `gateway_process`, `keeper`."""
@@ -118,7 +121,7 @@ class Fleet:
         """A client of the gateway."""
         info = self.state.supervisor()
         assert info is not None
-        return httpx2.Client(base_url=info.url, timeout=10)
+        return httpx2.Client(base_url=info.url, timeout=60)
 
     def status(self) -> Status | None:
         """The status, or None while nobody answers."""
@@ -153,7 +156,7 @@ class Fleet:
 
     def wait_for(self, condition: Callable[[], T | None]) -> T:
         """Wait until a condition holds."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         while not (found := condition()):
             logs = sorted(self.state.logs.glob("*.log"))
             if time.monotonic() > deadline:
@@ -194,8 +197,27 @@ class Fleet:
             yield (json.loads(line) if line != "[DONE]" else {"done": True} for line in lines)
 
 
-def one_pool(python: str, *versions: AdapterVersion, gateways: int = 1, **pool: Any) -> FleetSpec:  # noqa: ANN401 - PoolSpec's
+def one_pool(
+    python: str,
+    *versions: AdapterVersion,
+    base: str = "/models/base",
+    gateways: int = 1,
+    **pool: Any,  # noqa: ANN401 - PoolSpec's
+) -> FleetSpec:
     """A fleet of one pool on an ephemeral port."""
     pools = (PoolSpec("default", **{"python": python, **pool}),)
     listen = Listen(port=0, gateways=gateways)
-    return FleetSpec("fleet", Base("base", "/models/base"), versions, pools=pools, listen=listen)
+    return FleetSpec("fleet", Base("base", base), versions, pools=pools, listen=listen)
+
+
+def session(pid: int) -> int:
+    """The session of a process, -1 for one that is gone or a zombie."""
+    state, _parent, _group, found = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()[:4] or (b"Z",) * 4
+    return -1 if state in b"ZX" else int(found)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,257 @@
+"""The control loop, with engines that fail on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tuneplex.control import Controller
+from tuneplex.control.seen import Limits
+from tuneplex.errors import EngineError
+from tuneplex.feed import Subscriber
+from tuneplex.launchers.external import ExternalLauncher
+from tuneplex.launchers.launcher import Launched, Launcher, Order
+from tuneplex.testing import FakeEngine, Script
+from tuneplex.types import (
+    AdapterVersion,
+    Base,
+    FleetSpec,
+    FleetView,
+    GatewayReport,
+    PoolSpec,
+    ReplicaState,
+    ReplicaStatus,
+    Status,
+)
+
+HASTY = Limits(first_restart_s=0.01, longest_restart_s=0.02, silent_s=0.2, unreachable_s=0.2, first_load_s=0.01)
+POOL = PoolSpec("default")
+
+
+class Stage:
+    """A launcher whose engines are FakeEngines in this process, or end at once.
+
+    Args:
+        directory: For their sockets.
+        log: Their log.
+    """
+
+    def __init__(self, directory: Path, log: Path) -> None:
+        self._directory = directory
+        self._log = log
+        self._records: dict[str, Launched] = {}
+        self._exits = contextlib.AsyncExitStack()
+        self.changed = asyncio.Event()
+        self.free_gpus: int | None = 0
+        self.orders: list[Order] = []
+        self.engines: list[FakeEngine] = []
+        self.broken = False
+        self.refuses = ""
+
+    @property
+    def launched(self) -> tuple[Launched, ...]:
+        """All that were launched."""
+        return tuple(self._records.values())
+
+    async def launch(self, order: Order) -> None:
+        """Start a FakeEngine, or one that ends at once."""
+        self.orders.append(order)
+        if self.refuses:
+            raise EngineError(self.refuses)
+        path = self._directory / f"{len(self.orders)}.sock"
+        engine = FakeEngine("base", uds=str(path))
+        if not self.broken:
+            await self._exits.enter_async_context(engine)
+            self.engines.append(engine)
+        self._records[order.replica] = Launched(
+            order.replica, order.pool.name, "local", "vllm", order.settings, f"unix:{path}", log=str(self._log),
+            started=time.time(), failures=order.failures, restarts=order.restarts,
+        )  # fmt: skip
+        if self.broken:
+            self.end(order.replica)
+        self.changed.set()
+
+    def end(self, replica: str) -> None:
+        """What the supervisor tells when an engine ends."""
+        self._records[replica] = msgspec.structs.replace(self._records[replica], ended=time.time(), exit_code=1)
+        self.changed.set()
+
+    async def stop(self, replica: str) -> None:
+        """End one."""
+        self.end(replica)
+
+    async def forget(self, replica: str) -> None:
+        """Forget one."""
+        del self._records[replica]
+        self.changed.set()
+
+    async def close(self) -> None:
+        """End all FakeEngines."""
+        await self._exits.aclose()
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A short path, for sockets."""
+    with tempfile.TemporaryDirectory(prefix="tp", dir="/tmp") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+async def stage(directory: Path) -> AsyncIterator[Stage]:
+    """A launcher with a log that tells why engines end."""
+    log = directory / "engine.log"
+    log.write_text("loading\nRuntimeError: no room for the KV cache\n")
+    stage = Stage(directory, log)
+    yield stage
+    await stage.close()
+
+
+@contextlib.asynccontextmanager
+async def controlled(
+    spec: FleetSpec, launchers: Mapping[str, Launcher], limits: Limits = HASTY
+) -> AsyncIterator[Controller]:
+    """A controller that runs for as long as the block does."""
+    controller = Controller(
+        spec, applied_at=0.0, url="http://x/v1", started=time.time(), launchers=launchers, limits=limits
+    )
+    task = asyncio.create_task(controller.run())
+    try:
+        yield controller
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(controller: Controller, condition: Callable[[Status], object]) -> Status:
+    """Wait for a status that meets a condition."""
+    async with asyncio.timeout(20):
+        while not condition(controller.status()):  # noqa: ASYNC110 - people poll the status, too
+            await asyncio.sleep(0.01)
+    return controller.status()
+
+
+def only(status: Status) -> ReplicaStatus:
+    """The fleet's only replica."""
+    (replica,) = status.replicas
+    return replica
+
+
+def fleet(*adapters: AdapterVersion, pool: PoolSpec = POOL) -> FleetSpec:
+    """A fleet of one pool."""
+    return FleetSpec("fleet", Base("base", "/models/base"), adapters, pools=(pool,))
+
+
+async def test_an_engine_that_never_starts_is_given_up(stage: Stage) -> None:
+    """After five failures it stays dead, its last log lines are in the status, and applying the fleet tries again."""
+    stage.broken = True
+    async with controlled(fleet(), {"local": stage}) as controller:
+        status = await until(controller, lambda status: status.replicas[0].gave_up and _told(status))
+        assert only(status).state is ReplicaState.DEAD
+        assert "ended with code 1, too often in a row" in only(status).detail
+        assert [order.restarts for order in stage.orders] == [0, 1, 2, 3, 4]
+        stage.broken = False
+        controller.apply(fleet())
+        status = await until(controller, lambda status: status.replicas[0].state is ReplicaState.READY)
+        assert not only(status).gave_up
+
+
+def _told(status: Status) -> bool:
+    return "RuntimeError: no room for the KV cache" in status.replicas[0].detail
+
+
+async def test_an_engine_that_cannot_be_launched_is_told(stage: Stage) -> None:
+    """What the launcher says is in the status of the replica that is missing."""
+    stage.refuses = "default-0 needs 2 free GPUs; here are 0"
+    async with controlled(fleet(), {"local": stage}) as controller:
+        status = await until(controller, lambda status: status.replicas and status.replicas[0].detail)
+        assert only(status).state is ReplicaState.REQUESTED
+        assert only(status).detail == stage.refuses
+
+
+async def test_an_engine_that_falls_silent_is_restarted(stage: Stage) -> None:
+    """An engine whose health check stays without an answer is stopped and started anew."""
+    async with controlled(fleet(), {"local": stage}) as controller:
+        await until(controller, lambda status: status.replicas and status.replicas[0].state is ReplicaState.READY)
+        stage.engines[0].script(*[Script(status=503)] * 100, path="/health")
+        status = await until(controller, lambda status: status.replicas[0].restarts == 1)
+        assert len(stage.orders) == 2
+        await until(controller, lambda status: status.replicas[0].state is ReplicaState.READY)
+        assert only(status).name == "default-0"
+
+
+async def test_an_external_vllm_gets_its_adapters_and_keeps_what_others_loaded(tmp_path: Path) -> None:
+    """Adapters are loaded into an engine that already runs, and only those are unloaded again."""
+    (tmp_path / "adapter_config.json").write_text('{"r": 8}')
+    version = AdapterVersion("ada", "a" * 64, str(tmp_path), 8, "default")
+    foreign = "other@" + "0" * 12
+    async with FakeEngine("base", adapters=[foreign], api_key="sekret") as engine:
+        pool = PoolSpec("default", launcher="external", urls=(engine.url,), secret="sekret")
+        limits = msgspec.structs.replace(HASTY, unload_s=0.1)
+        async with controlled(fleet(version, pool=pool), {"external": ExternalLauncher()}, limits) as controller:
+            await until(controller, lambda status: status.adapters[0].replicas == ("default-0",))
+            controller.apply(fleet(pool=pool))
+            async with asyncio.timeout(10):
+                while engine.adapters.get(version.id):  # noqa: ASYNC110 - the engine has no event for it
+                    await asyncio.sleep(0.01)
+            assert engine.adapters.get(foreign)
+
+
+async def test_an_external_openai_server(tmp_path: Path) -> None:
+    """A server that cannot load adapters serves those it lists; the others have a clear detail."""
+    adapters = [AdapterVersion(name, "a" * 64, str(tmp_path), 8, "default") for name in ("ada", "bob")]
+    async with FakeEngine("base", adapters=["ada"], lora=False) as engine:
+        pool = PoolSpec("default", engine="openai", launcher="external", urls=(engine.url,))
+        async with controlled(fleet(*adapters, pool=pool), {"external": ExternalLauncher()}) as controller:
+            status = await until(controller, lambda status: status.replicas and status.replicas[0].adapters)
+            assert [adapter.replicas for adapter in status.adapters] == [("default-0",), ()]
+            assert "does not list a model named bob" in status.adapters[1].detail
+
+
+async def test_an_external_engine_that_goes_and_comes_back(directory: Path) -> None:
+    """It is shown as dead while it does not answer, with the reason, and as ready when it answers again."""
+    path = directory / "engine.sock"
+    pool = PoolSpec("default", launcher="external", urls=(f"unix:{path}",))
+    async with controlled(fleet(pool=pool), {"external": ExternalLauncher()}) as controller:
+        for _round in range(2):
+            async with FakeEngine("base", uds=str(path)):
+                await until(
+                    controller, lambda status: status.replicas and status.replicas[0].state is ReplicaState.READY
+                )
+            path.unlink(missing_ok=True)
+            status = await until(controller, lambda status: status.replicas[0].state is ReplicaState.DEAD)
+            assert "no answer" in only(status).detail
+
+
+async def test_a_replica_drains_only_when_every_gateway_has_let_go(stage: Stage, directory: Path) -> None:
+    """A surplus replica is stopped when the gateway knows and has nothing outstanding on it, not before."""
+    views: list[FleetView] = []
+    outstanding = {"default-1": 1}
+
+    def report() -> GatewayReport:
+        return GatewayReport(0, 1, views[-1].generation if views else -1, outstanding)
+
+    socket = directory / "feed.sock"
+    async with (
+        controlled(fleet(pool=PoolSpec("default", replicas=2)), {"local": stage}) as controller,
+        controller.publisher.listening(socket),
+    ):
+        subscriber = Subscriber(socket, on_view=views.append, report=report, interval_s=0.02)
+        feeding = asyncio.create_task(subscriber.run())
+        await until(controller, lambda status: [one.state for one in status.replicas] == ["ready", "ready"])
+        controller.apply(fleet())
+        await until(controller, lambda status: "draining" in {one.state for one in status.replicas})
+        await asyncio.sleep(0.2)  # ten reports long
+        assert len(controller.status().replicas) == 2
+        outstanding.clear()
+        await until(controller, lambda status: len(status.replicas) == 1)
+        feeding.cancel()
+    assert only(controller.status()).name == "default-0"

@@ -1,0 +1,182 @@
+"""The channel between control and the gateways."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tuneplex.feed import Publisher, Subscriber
+from tuneplex.feed.frames import FrameError, pack, read_frame
+from tuneplex.feed.sockets import private_socket
+from tuneplex.types import FleetView, GatewayReport, Model, Replica
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """A path short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="tp", dir="/tmp") as directory:
+        yield Path(directory) / "feed.sock"
+
+
+class Gateway:
+    """What a subscriber talks to: it keeps the views, and reports what it is told to."""
+
+    def __init__(self) -> None:
+        self.views: list[FleetView] = []
+        self.arrived = asyncio.Event()
+        self.outstanding: dict[str, int] = {}
+
+    def take(self, view: FleetView) -> None:
+        """Keep a view."""
+        self.views.append(view)
+        self.arrived.set()
+
+    def report(self) -> GatewayReport:
+        """A report with the generation of the latest view."""
+        return GatewayReport(0, 1, self.views[-1].generation if self.views else -1, self.outstanding)
+
+    async def until(self, generation: int) -> FleetView:
+        """Wait for the view of a generation."""
+        while not self.views or self.views[-1].generation < generation:
+            self.arrived.clear()
+            await self.arrived.wait()
+        return self.views[-1]
+
+
+@contextlib.asynccontextmanager
+async def subscribed(path: Path) -> AsyncIterator[Gateway]:
+    """A gateway that is subscribed for as long as the block runs."""
+    gateway = Gateway()
+    subscriber = Subscriber(path, on_view=gateway.take, report=gateway.report, interval_s=0.02)
+    task = asyncio.create_task(subscriber.run())
+    try:
+        yield gateway
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in another process's place
+            await asyncio.sleep(0.005)
+
+
+async def test_views_go_down_and_reports_come_up(path: Path) -> None:
+    """A gateway gets the view whole, and control gets what the gateway says of itself."""
+    replica = Replica("r-0", "r", "vllm", "unix:/e", serves={"base": "b"})
+    view = FleetView(7, {"base": Model("base", "base")}, {"gpt": "base"}, (replica,))
+    publisher = Publisher()
+    async with publisher.listening(path), subscribed(path) as gateway:
+        gateway.outstanding = {"r-0": 3}
+        await publisher.publish(view)
+        assert await gateway.until(7) == view
+        await until(lambda: publisher.reports and publisher.reports[0].generation == 7)
+        assert publisher.reports[0].outstanding == {"r-0": 3}
+
+
+async def test_nothing_is_sent_before_the_first_view(path: Path) -> None:
+    """A control that has just started does not take away what gateways know."""
+    publisher = Publisher()
+    async with publisher.listening(path), subscribed(path) as gateway:
+        await until(lambda: publisher.reports)
+        assert gateway.views == []
+        assert publisher.connected == 1
+
+
+async def test_a_late_gateway_gets_the_latest_view(path: Path) -> None:
+    """Whoever connects later starts with the view as it is now."""
+    publisher = Publisher()
+    async with publisher.listening(path):
+        for generation in range(5):
+            await publisher.publish(FleetView(generation))
+        async with subscribed(path) as gateway:
+            await gateway.until(4)
+            assert [view.generation for view in gateway.views] == [4]
+
+
+async def test_a_gateway_finds_its_control_again(path: Path) -> None:
+    """While control is away the gateway keeps its view, and it subscribes to the next one."""
+    async with subscribed(path) as gateway:
+        for generation in (1, 2):
+            publisher = Publisher()
+            async with publisher.listening(path):
+                await publisher.publish(FleetView(generation))
+                await gateway.until(generation)
+        assert [view.generation for view in gateway.views] == [1, 2]
+
+
+async def test_the_last_report_of_a_gateway_that_ends(path: Path) -> None:
+    """Control is told once what a gateway had counted when it went."""
+    gone: list[GatewayReport] = []
+    publisher = Publisher(on_gone=gone.append)
+    async with publisher.listening(path):
+        async with subscribed(path) as gateway:
+            await until(lambda: publisher.reports)
+            gateway.outstanding = {"r-0": 9}
+        await until(lambda: gone)
+        assert [report.outstanding for report in gone] == [{"r-0": 9}]
+        assert publisher.connected == 0
+
+
+async def test_a_slow_gateway_gets_the_latest_view_only(path: Path) -> None:
+    """Views that a gateway did not take in time are replaced, not queued."""
+    publisher = Publisher()
+    async with publisher.listening(path):
+        reader, writer = await asyncio.open_unix_connection(path)
+        await until(lambda: publisher.connected)
+        many = {f"model-{number}": Model("m" * 100, "v") for number in range(5000)}
+        for generation in range(100):
+            await publisher.publish(FleetView(generation, many))
+            await asyncio.sleep(0)
+        decoder = msgspec.msgpack.Decoder(FleetView)
+        generations: list[int] = []
+        while not generations or generations[-1] < 99:
+            view = await read_frame(reader, decoder)
+            assert view is not None
+            generations.append(view.generation)
+        assert len(generations) < 20
+        writer.close()
+
+
+async def test_noise_is_cut_off(path: Path) -> None:
+    """Whoever sends what is not a report is disconnected, and nobody else is disturbed."""
+    publisher = Publisher()
+    async with publisher.listening(path), subscribed(path):
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"\xff\xff\xff\xff noise")
+        assert await reader.read() == b""
+        writer.close()
+        await until(lambda: publisher.connected == 1 and publisher.reports)
+
+
+async def test_frames() -> None:
+    """A frame that is cut off is the end, and one with something else in it is an error."""
+    decoder = msgspec.msgpack.Decoder(FleetView)
+    frame = pack(FleetView(3))
+    for data, expected in ((frame, FleetView(3)), (frame[:-1], None), (b"", None)):
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        reader.feed_eof()
+        assert await read_frame(reader, decoder) == expected
+    reader = asyncio.StreamReader()
+    reader.feed_data(b"\x00\x00\x00\x01\x01")
+    with pytest.raises(FrameError):
+        await read_frame(reader, decoder)
+
+
+def test_sockets_are_private(path: Path) -> None:
+    """A socket can be opened by this user only, takes the place of a stale one, and its path has a limit."""
+    path.touch()
+    with private_socket(path):
+        assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ValueError, match="too long for a socket"):
+        private_socket(path.with_name("x" * 120))
