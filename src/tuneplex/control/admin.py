@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 from starlette.applications import Starlette
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tuneplex.control.controller import Controller
+from tuneplex.engines.driver import KINDS
 from tuneplex.errors import ApiError, BadRequest, MethodNotAllowed, NotFound, TuneplexError
 from tuneplex.metrics import CONTENT_TYPE
 from tuneplex.policy.changes import changes
@@ -51,7 +52,7 @@ def admin_app(controller: Controller, save: Callable[[FleetSpec], None]) -> Star
         return Response(controller.metrics(), media_type=CONTENT_TYPE)
 
     async def apply(request: Request) -> Response:
-        spec = _spec(await request.body())
+        spec = _spec(await request.body(), controller.launcher_names)
         found = changes(controller.spec, spec)
         if not request.query_params.get("dry_run"):
             _refuse_restarts(found)
@@ -67,11 +68,15 @@ def admin_app(controller: Controller, save: Callable[[FleetSpec], None]) -> Star
     return Starlette(routes=routes, exception_handlers={ApiError: _api_error, HTTPException: _http_error})
 
 
-def _spec(body: bytes) -> FleetSpec:
+def _spec(body: bytes, launchers: Collection[str]) -> FleetSpec:
     try:
-        return msgspec.json.decode(body, type=FleetSpec)
+        spec = msgspec.json.decode(body, type=FleetSpec)
     except msgspec.MsgspecError as error:
         raise BadRequest(f"this is not a fleet: {error}") from error
+    for pool in spec.pools:
+        if pool.engine not in KINDS or pool.launcher not in launchers:
+            raise BadRequest(f"pool {pool.name}: no engine {pool.engine} by the launcher {pool.launcher} here")
+    return spec
 
 
 def _refuse_restarts(found: tuple[Change, ...]) -> None:

@@ -73,6 +73,11 @@ class Controller:
         self._troubles: dict[str, tuple[float, str]] = {}
         self._ended = GatewayReport(gateway=-1, pid=0, generation=0)
 
+    @property
+    def launcher_names(self) -> frozenset[str]:
+        """What a pool's `launcher` can be here."""
+        return frozenset(self._launchers)
+
     async def run(self) -> None:
         """Observe, decide and act until cancelled; the engines go on."""
         try:

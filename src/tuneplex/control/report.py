@@ -112,7 +112,8 @@ def _replica(situation: Situation, replica: Seen, since: Mapping[str, float]) ->
 def _detail(situation: Situation, replica: Seen) -> str:
     record = replica.launched
     if record.ended is None:
-        return replica.words if replica.silent_since is not None and replica.answered else ""
+        starting = not replica.answered and record.launcher == "local"  # then its silence is no news
+        return "" if starting or replica.silent_since is None else replica.words
     how = _ending(record.exit_code)
     last = replica.words.strip()
     if gave_up(record, situation.applied_at, situation.limits):

@@ -11,7 +11,7 @@ from tuneplex.engines.server import EngineMetrics, EngineModel, EngineServer
 from tuneplex.engines.vllm.driver import VllmDriver
 from tuneplex.types import AdapterVersion, Base, PoolSpec, Route
 
-__all__ = ["Command", "Driver", "EngineMetrics", "EngineModel", "EngineServer", "Place", "driver_for"]
+__all__ = ["KINDS", "Command", "Driver", "EngineMetrics", "EngineModel", "EngineServer", "Place", "driver_for"]
 
 
 class Driver(Protocol):
@@ -76,11 +76,14 @@ class Driver(Protocol):
         ...
 
 
+_DRIVERS: Mapping[str, type[Driver]] = {"vllm": VllmDriver, "openai": OpenAIDriver}
+KINDS = frozenset(_DRIVERS)
+
+
 def driver_for(kind: str) -> Driver:
     """The driver of a `PoolSpec.engine`.
 
     Raises:
-        KeyError: There is no such kind of engine.
+        KeyError: It is none of `KINDS`.
     """
-    drivers: dict[str, type[Driver]] = {"vllm": VllmDriver, "openai": OpenAIDriver}
-    return drivers[kind]()
+    return _DRIVERS[kind]()

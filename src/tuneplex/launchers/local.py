@@ -93,6 +93,7 @@ class LocalLauncher:
             cores=place.cores,
             gpus=place.gpus,
         )
+        self._remove_socket(order.replica)
         meta = msgspec.json.encode(record).decode()
         await self._spawner.ask(Spawn(order.replica, command.arguments, command.env, record.log, meta))
 
@@ -102,7 +103,14 @@ class LocalLauncher:
 
     async def forget(self, replica: str) -> None:
         """Have the supervisor drop its record."""
+        self._remove_socket(replica)
         await self._spawner.ask(Forget(replica))
+
+    def _remove_socket(self, replica: str) -> None:
+        """What an engine that has ended leaves in the directory."""
+        for record in self.launched:
+            if record.replica == replica and record.ended is not None:
+                Path(record.endpoint.removeprefix("unix:")).unlink(missing_ok=True)
 
     def _alive(self) -> list[Launched]:
         return [record for record in self.launched if record.ended is None]
