@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class Case:
         body: JSON, or bytes as they are.
         method: Of the request.
         headers: Besides the key.
-        wordless: The words of the answer's message are not compared.
+        wordless: The body is not compared, only whether there is one.
     """
 
     name: str
@@ -77,6 +77,8 @@ _CITY = {
 _FUNCTION = {"name": "weather", "description": "Tells the weather.", "parameters": _CITY, "strict": True}
 _TOOLS = [{"type": "function", "function": _FUNCTION}]
 _NAMED = {"type": "function", "function": {"name": "weather"}}
+_PLAIN_TOOLS = [{"type": "function", **_FUNCTION}]
+_PLAIN_NAMED = {"type": "function", "name": "weather"}
 _FORM = {"type": "json_schema", "json_schema": {"name": "place", "schema": _CITY}}
 _EXACTLY = {"max_tokens": 4, "ignore_eos": True}
 _USAGE = {"include_usage": True, "continuous_usage_stats": True}
@@ -150,6 +152,8 @@ _COMPLETIONS = (
     _completion("prompt missing", prompt=...),
     _completion("prompt too long", prompt=[5] * 3000),
     _completion("unknown token", prompt=[5_000_000]),
+    _completion("prompt empty", prompt=[]),
+    _completion("prompt in it empty", prompt=[[]]),
 )
 _RESPONSES = (
     _response("base", max_output_tokens=4, ignore_eos=True),
@@ -167,6 +171,11 @@ _RESPONSES = (
     ),
     _response("stream", max_output_tokens=4, ignore_eos=True, stream=True),
     _response("schema", max_output_tokens=200, text={"format": {"type": "json_schema", "name": "x", "schema": _CITY}}),
+    _response("tool", max_output_tokens=300, tools=_PLAIN_TOOLS, tool_choice="required"),
+    _response("stream of a tool", max_output_tokens=300, tools=_PLAIN_TOOLS, tool_choice="required", stream=True),
+    _response("named tool", max_output_tokens=300, tools=_PLAIN_TOOLS, tool_choice=_PLAIN_NAMED),
+    _response("required tool without tools", tool_choice="required"),
+    _response("unknown tool", tools=_PLAIN_TOOLS, tool_choice={"type": "function", "name": "no"}),
     _response("earlier response", previous_response_id="resp_abc"),
     _response("unknown model", model="nobody"),
     _response("input missing", input=...),
@@ -236,30 +245,34 @@ def recorded() -> dict[str, Any]:
 
 def _body(reply: httpx2.Response, case: Case) -> Any:  # noqa: ANN401 - JSON
     if case.wordless:
-        return "..."
+        return f"{len(reply.content) > 0}"
     if reply.headers.get("content-type", "").startswith("text/event-stream"):
-        return list(_events(reply.text))
+        return _events(reply.text)
     if reply.headers.get("content-type") == "application/json" and reply.text:
         return _shape(reply.json())
     return reply.text
 
 
-def _events(text: str) -> Iterator[Any]:
-    """The shapes of a stream's events, each once for a run of equal ones."""
+def _events(text: str) -> list[Any]:
+    """The shapes of a stream's events, in the order in which each is first seen."""
     assert text.endswith("\n\n")
-    before: Any = None
+    shapes: list[Any] = []
     for event in text.strip("\n").split("\n\n"):
         lines = [line.partition(": ")[::2] for line in event.split("\n")]
-        shape = [_shape(json.loads(value)) if value[0] == "{" else value for _, value in lines]
-        # Which token has no text of its own is a matter of the model, not of the contract.
-        if shape != before and not _is_silent(shape[0]):
-            yield shape
-            before = shape
+        shape = [_without_luck(_shape(json.loads(value))) if value[0] == "{" else value for _, value in lines]
+        if None not in shape and shape not in shapes:
+            shapes.append(shape)
+    return shapes
 
 
-def _is_silent(chunk: Any) -> bool:  # noqa: ANN401 - JSON
-    choices = chunk.get("choices", []) if isinstance(chunk, dict) else []
-    return any(choice.get("delta") == {} and choice["finish_reason"] is None for choice in choices)
+def _without_luck(chunk: dict[str, Any]) -> dict[str, Any] | None:
+    """The chunk without what depends on the model: whether a token, the last one too, has a text of its own."""
+    for choice in chunk.get("choices", []):
+        if "delta" in choice and choice["finish_reason"] is not None:
+            choice["delta"] = "..."
+        if choice.get("delta") == {}:
+            return None
+    return chunk
 
 
 def _shape(value: Any, key: str = "") -> Any:  # noqa: ANN401 - JSON

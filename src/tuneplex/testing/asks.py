@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tuneplex.testing.instances import instance
-from tuneplex.testing.protocol import Ask, ChatRequest, CompletionRequest, Refusal, ResponsesRequest, Sampling, invalid
+from tuneplex.testing.protocol import Ask, ChatRequest, CompletionRequest, Refusal, ResponsesRequest, Sampling, bad
 from tuneplex.testing.tokens import Tokenizer
 
 __all__ = ["Asker", "named_tool"]
@@ -64,6 +64,7 @@ class Asker:
             turns = [{"role": "system", "content": request.instructions}, *turns]
         prompt = self._tokenizer.chat([(str(turn.get("role")), text_of(turn.get("content"))) for turn in turns])
         form = (request.text or {}).get("format") or {}
+        _check_tools_of_response(request)
         tool = named_tool(request.tools, request.tool_choice)
         schema = tool["parameters"] if tool else form.get("schema")
         return Ask(
@@ -108,14 +109,15 @@ class Asker:
             return [self._known(prompt)]
         if isinstance(prompt, list) and all(isinstance(part, list) for part in prompt):
             return [self._known(part) for part in prompt]
-        raise invalid(
-            str({"type": "list_type", "loc": "body.prompt", "msg": "Input should be a valid list"}), "body.prompt"
-        )
+        raise bad(("list_type", "body.prompt", "Input should be a valid list", prompt))
 
     def _known(self, ids: list[int]) -> list[int]:
-        largest = max(ids)
-        if largest >= self._tokenizer.size:
-            raise Refusal(f"Token id {largest} is out of vocabulary")
+        if any(token_id < 0 for token_id in ids):
+            raise bad(("greater_than_equal", "body.prompt", "Input should be greater than or equal to 0", ids))
+        if not ids:
+            raise Refusal("The decoder prompt cannot be empty")
+        if max(ids) >= self._tokenizer.size:
+            raise Refusal(f"Token id {max(ids)} is out of vocabulary")
         return ids
 
     def _room(self, prompt: list[int], wanted: int | None, *, from_text: bool) -> int:
@@ -205,6 +207,14 @@ def _check_tools(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any
         raise _wrong("When using `tool_choice`, `tools` must be set.", "tool_choice")
     if isinstance(choice, dict) and named_tool(tools or [], choice) is None:
         raise _wrong("The tool specified in `tool_choice` does not match any of the specified `tools`", "tool_choice")
+
+
+def _check_tools_of_response(request: ResponsesRequest) -> None:
+    choice = request.tool_choice
+    if choice == "required" and not request.tools:
+        raise _wrong("Tool choice 'required' must be specified with 'tools' parameter.", "tool_choice")
+    if isinstance(choice, dict) and named_tool(request.tools, choice) is None:
+        raise _wrong("Tool choice 'function' not found in 'tools' parameter.", "tool_choice")
 
 
 def _too_long(longest: int, tokens: int, qualifier: str) -> Refusal:

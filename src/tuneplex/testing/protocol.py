@@ -8,10 +8,10 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-__all__ = ["Ask", "ChatRequest", "CompletionRequest", "Refusal", "ResponsesRequest", "decode", "invalid"]
+__all__ = ["Ask", "ChatRequest", "CompletionRequest", "Refusal", "ResponsesRequest", "bad", "decode"]
 
 T = TypeVar("T")
-_MISSING = re.compile(r"missing required field `(\w+)`")
+Finding = tuple[str, str, str, Any]
 _AT = re.compile(r"at `\$([^`]*)`")
 _EXPECTED = re.compile(r"Expected `([^`]*)`")
 _TYPES = {
@@ -167,40 +167,47 @@ def decode(kind: type[T], content_type: str, body: bytes) -> T:
     value = _json(body)
     if not isinstance(value, dict):
         words = "Input should be a valid dictionary or object to extract fields from"
-        raise _bad("model_attributes_type", "body", words, value)
+        raise bad(("model_attributes_type", "body", words, value))
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _of_validation(error, value) from None
+        raise _of_missing(kind, value) or _of_validation(error, value) from None
 
 
-def invalid(detail: str, param: str | None) -> Refusal:
-    """A refusal as FastAPI's validation makes them."""
-    return Refusal(f"1 validation error:\n  {detail}", kind="Bad Request", param=param)
+def invalid(detail: str, param: str | None, *, count: int = 1) -> Refusal:
+    """A refusal as FastAPI's validation makes them, for one error or several."""
+    head = f"{count} validation error{'s' if count > 1 else ''}:"
+    return Refusal(f"{head}\n  {detail}", kind="Bad Request", param=param)
 
 
 def _json(body: bytes) -> Any:  # noqa: ANN401 - whatever the client sent
     if not body:
-        raise _bad("missing", "body", "Field required", "None")
+        raise bad(("missing", "body", "Field required", "None"))
     try:
         return json.loads(body)
     except UnicodeDecodeError:
         raise Refusal("There was an error parsing the body", bare=True) from None
     except json.JSONDecodeError as error:
-        raise _bad("json_invalid", f"body.{error.pos}", "JSON decode error", {}, ctx={"error": error.msg}) from None
+        found: Finding = ("json_invalid", f"body.{error.pos}", "JSON decode error", {})
+        raise bad(found, ctx={"error": error.msg}) from None
+
+
+def _of_missing(kind: type[Any], value: dict[str, Any]) -> Refusal | None:
+    missing = [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in value]
+    return bad(*(("missing", f"body.{name}", "Field required", value) for name in missing)) if missing else None
 
 
 def _of_validation(error: msgspec.ValidationError, value: dict[str, Any]) -> Refusal:
-    at = _AT.search(str(error))
+    at, expected = _AT.search(str(error)), _EXPECTED.search(str(error))
     path = re.sub(r"\[(\d+|\.\.\.)\]", r".\1", at[1]) if at else ""
-    missing = _MISSING.search(str(error))
-    if missing:
-        return _bad("missing", f"body{path}.{missing[1]}", "Field required", value)
-    expected = _EXPECTED.search(str(error))
     kind, words = _TYPES.get((expected[1] if expected else "").split(" | ")[0], ("value_error", str(error)))
-    return _bad(kind, f"body{path}", words, value.get(path.lstrip(".")))
+    return bad((kind, f"body{path}", words, value.get(path.lstrip("."))))
 
 
-def _bad(kind: str, loc: str, words: str, value: Any, **more: Any) -> Refusal:  # noqa: ANN401 - as the client sent it
-    shown = f"<{type(value).__name__} of {len(value)} items>" if isinstance(value, dict | list) else value
-    return invalid(str({"type": kind, "loc": loc, "msg": words, "input": shown, **more}), loc)
+def bad(*found: Finding, **more: Any) -> Refusal:  # noqa: ANN401 - as the client sent it
+    """A refusal for what was found wrong: kind, place, words and the value there."""
+    errors = []
+    for kind, loc, words, value in found:
+        shown = f"<{type(value).__name__} of {len(value)} items>" if isinstance(value, dict | list) else value
+        errors.append(str({"type": kind, "loc": loc, "msg": words, "input": shown, **more}))
+    return invalid("\n  ".join(errors), found[0][1], count=len(found))

@@ -98,6 +98,7 @@ class Routes:
             "/health": {"GET": self._empty},
             "/ping": {"GET": self._empty, "POST": self._empty},
             "/version": {"GET": self._version},
+            "/load": {"GET": self._load_of_server},
             "/metrics": {"GET": self._metrics},
             "/fake/requests": {"GET": self._requests},
         }
@@ -207,6 +208,10 @@ class Routes:
 
     async def _empty(self, exchange: Exchange, record: Record) -> None:
         respond(exchange, record, 200, "")
+
+    async def _load_of_server(self, exchange: Exchange, record: Record) -> None:
+        # vLLM counts only with --enable-server-load-tracking.
+        respond(exchange, record, 200, {"server_load": 0})
 
     async def _version(self, exchange: Exchange, record: Record) -> None:
         respond(exchange, record, 200, {"version": self.version})

@@ -6,24 +6,29 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuneplex.testing import FakeEngine, Tokenizer
 from tuneplex.testing.instances import instance
 from tuneplex.testing.tokens import Detokenizer
 
+# A busy machine is no failure.
+UNTIMED = settings(deadline=None)
 TOKENIZER = Tokenizer()
+ENGINE = FakeEngine(adapters=["ada"])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 IDS = st.lists(st.integers(0, TOKENIZER.size - 1), max_size=60)
 
 
+@UNTIMED
 @given(TEXTS)
 def test_nothing_is_lost(text: str) -> None:
     """Text comes back from its ids as it was."""
     assert TOKENIZER.decode(TOKENIZER.encode(text), skip_special=False) == text
 
 
+@UNTIMED
 @given(TEXTS)
 def test_bytes_are_counted_in_full(text: str) -> None:
     """The bytes of the tokens are the bytes of the text, so a count of tokens is a true count."""
@@ -31,6 +36,7 @@ def test_bytes_are_counted_in_full(text: str) -> None:
     assert b"".join(TOKENIZER.bytes_of(i) or Tokenizer.specials[i].encode() for i in ids) == text.encode()
 
 
+@UNTIMED
 @given(TEXTS, st.lists(st.text(min_size=1, max_size=3), max_size=3))
 def test_a_stream_of_tokens_is_the_text_up_to_a_stop(text: str, stops: list[str]) -> None:
     """What is shown token by token adds up to the text before the stop string that was complete first."""
@@ -47,20 +53,20 @@ def test_a_stream_of_tokens_is_the_text_up_to_a_stop(text: str, stops: list[str]
     assert stopped is not None or shown == text.replace("<|", "")
 
 
+@UNTIMED
 @given(IDS, st.integers(0, 30))
 def test_any_reply_continues(prompt: list[int], cut: int) -> None:
     """For any prompt and any cut, prompt and said ids together bring the rest of the reply."""
-    engine = FakeEngine(adapters=["ada"])
-    whole = engine.reply(prompt, model="ada", room=30, ignore_eos=True).token_ids
-    assert (
-        engine.reply(prompt + whole[:cut], model="ada", room=30, ignore_eos=True).token_ids[: 30 - cut] == whole[cut:]
-    )
+    whole = ENGINE.reply(prompt, model="ada", room=31, ignore_eos=True).token_ids
+    rest = ENGINE.reply(prompt + whole[:cut], model="ada", room=31 - cut, ignore_eos=True).token_ids
+    assert rest == whole[cut:]
 
 
+@UNTIMED
 @given(IDS)
 def test_a_reply_ends_on_whole_characters(prompt: list[int]) -> None:
     """A reply that ends by itself has no broken character in it."""
-    reply = FakeEngine().reply([*prompt, Tokenizer.eos], room=2000)
+    reply = ENGINE.reply([*prompt, Tokenizer.eos], room=2000)
     assert reply.finish_reason == "stop"
     assert "\ufffd" not in reply.text
 
