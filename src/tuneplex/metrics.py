@@ -51,9 +51,11 @@ CATALOGUE: dict[str, Family] = {
     for family in (
         Family("tuneplex_requests_total", "Requests answered.", ("route", "model", "status")),
         Family("tuneplex_outcomes_total", "How requests for a model ended.", ("route", "model", "outcome")),
-        Family("tuneplex_received_bytes_total", "Bytes of request bodies for a model.", ("route",)),
-        Family("tuneplex_sent_bytes_total", "Bytes of replies for a model.", ("route",)),
-        Family("tuneplex_time_to_first_token_seconds", "Streams: until the first event.", ("model",), _FIRST_TOKEN),
+        Family("tuneplex_received_bytes_total", "Bytes of request bodies.", ("route", "model")),
+        Family("tuneplex_sent_bytes_total", "Bytes of replies to them.", ("route", "model")),
+        Family(
+            "tuneplex_time_to_first_token_seconds", "Streams: until the first event.", ("route", "model"), _FIRST_TOKEN
+        ),
         Family("tuneplex_request_duration_seconds", "Requests for a model.", ("route", "model"), _DURATION),
         Family("tuneplex_outstanding_requests", "Requests under way at a replica.", ("replica",), gauge=True),
     )

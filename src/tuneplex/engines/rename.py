@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 
 __all__ = ["Renamer"]
 
@@ -72,6 +73,7 @@ class Renamer:
         return 0
 
 
+@lru_cache(maxsize=1024)
 def _pairs(name: str, shown: str) -> tuple[tuple[bytes, bytes], ...]:
     """What to search for and what to put there: both usual spacings, raw and ASCII-only spelling."""
     spellings = dict.fromkeys(json.dumps(name, ensure_ascii=ascii_only) for ascii_only in (False, True))

@@ -56,7 +56,7 @@ class Gateway:
         self.ledger = Ledger(Counters())
         self._upstreams = Upstreams()
         self._metrics_source = metrics_source
-        self._ids = map(f"req-{secrets.token_hex(6)}-{{:06x}}".format, count())
+        self._ids = map(f"req-{secrets.token_hex(6)}-%06x".encode().__mod__, count())
         self._tasks: set[asyncio.Task[None]] = set()
         self._models = b""
         self.update(view or FleetView())
@@ -81,7 +81,7 @@ class Gateway:
         )
 
     def tick(self, now: float) -> None:
-        """Look after timeouts; `now` is the event loop's time."""
+        """Look after timeouts; `now` is of `time.monotonic`."""
         for relay in tuple(self.ledger.relays):
             relay.tick(now)
 
@@ -104,7 +104,7 @@ class Gateway:
         """
         headers, settings = exchange.headers, self.view.settings
         given = headers.get(b"x-request-id", b"")
-        exchange.request_id = given if _SANE_ID.fullmatch(given) else next(self._ids).encode()
+        exchange.request_id = given if _SANE_ID.fullmatch(given) else next(self._ids)
         exchange.extra = cors_headers(settings, headers.get(b"origin"))
         if exchange.method == "OPTIONS":
             return
@@ -125,11 +125,15 @@ class Gateway:
 
     def refuse(self, exchange: Exchange, error: ApiError) -> None:
         """Answer with an error in OpenAI's shape."""
-        exchange.request_id = exchange.request_id or next(self._ids).encode()
-        label = exchange.target.label if exchange.target is not None else ""
-        self.ledger.counters.answered(label, "", error.status)
+        exchange.request_id = exchange.request_id or next(self._ids)
+        self._count(exchange, error.status)
         if not (exchange.gone or exchange.spoken):
             exchange.reply(error.status, error.body(), headers=retry_after(error))
+
+    def _count(self, exchange: Exchange, status: int) -> None:
+        """Count a reply that no engine was asked for."""
+        label = exchange.target.label if exchange.target is not None else "other"
+        self.ledger.counters.tally(label, "").answered(status)
 
     # --- the way of a request
 
@@ -143,7 +147,7 @@ class Gateway:
             self._later(self._show_metrics(exchange))
         else:
             exchange.reply(200, self._page(target))
-            self.ledger.counters.answered(target.label, "", 200)
+            self._count(exchange, 200)
 
     def _serve(self, exchange: Exchange, target: Target, route: Route) -> None:
         """A request for a model."""
@@ -156,10 +160,15 @@ class Gateway:
             )
         model, shown = self._resolve(fields, target.deployment)
         replica = self._choose(exchange.principal or _NOBODY, model, route, shown)
-        order = Order(route, model, fields.model, shown, bool(fields.stream), exchange.body)
-        upstream = self._upstreams[replica]
-        timeouts = self.view.settings.timeouts
-        Relay(self.ledger, exchange, order, upstream=upstream, timeouts=timeouts).start()
+        order = Order(
+            route=route,
+            model=model,
+            asked=fields.model,
+            shown=shown,
+            stream=fields.stream is True,
+            tally=self.ledger.counters.tally(target.label, model.name),
+        )
+        Relay(self.ledger, exchange, order, self._upstreams[replica], self.view.settings.timeouts).start()
 
     def _resolve(self, fields: Fields, deployment: str | None) -> tuple[Model, str]:
         """The model that is meant, and the name that the client knows it by.
@@ -204,6 +213,7 @@ class Gateway:
         page = await self._all_metrics()
         if not exchange.gone:
             exchange.reply(200, page, TEXT)
+            self._count(exchange, 200)
 
     async def _all_metrics(self) -> bytes:
         if self._metrics_source is not None:

@@ -1,4 +1,4 @@
-"""What a gateway counts: plain integers in dictionaries, cheap enough for every request."""
+"""What a gateway counts: plain integers, cheap enough for every request."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from bisect import bisect_left
 from enum import StrEnum
 
 from tuneplex.metrics import CATALOGUE
-from tuneplex.types import Route
 
-__all__ = ["Counters", "Outcome"]
+__all__ = ["Counters", "Outcome", "Tally"]
 
 Labels = tuple[str, ...]
 
@@ -17,7 +16,6 @@ class Outcome(StrEnum):
     """How a request that was meant for a model ended."""
 
     COMPLETE = "complete"
-    REFUSED = "refused"  # by the gateway, before an engine saw it
     ENGINE_ERROR = "engine_error"  # the engine said no, or failed and said so
     UNREACHABLE = "unreachable"
     BROKEN = "broken"  # the engine broke off or answered with something else
@@ -25,64 +23,87 @@ class Outcome(StrEnum):
     CLIENT_GONE = "client_gone"
 
 
+class Tally:
+    """The numbers of one route and model.
+
+    Attributes:
+        received: Bytes of request bodies.
+        sent: Bytes of replies.
+        first_token_s: Streams: from the request to the first event.
+        duration_s: From the request to its end.
+    """
+
+    __slots__ = ("_outcomes", "_statuses", "duration_s", "first_token_s", "received", "sent")
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.sent = 0
+        self.first_token_s = Histogram(CATALOGUE["tuneplex_time_to_first_token_seconds"].bounds)
+        self.duration_s = Histogram(CATALOGUE["tuneplex_request_duration_seconds"].bounds)
+        self._statuses = [0] * 6
+        self._outcomes: dict[Outcome, int] = {}
+
+    def answered(self, status: int) -> None:
+        """A request got a reply with this status."""
+        self._statuses[status // 100] += 1
+
+    def ended(self, outcome: Outcome) -> None:
+        """A request that an engine had is over."""
+        self._outcomes[outcome] = self._outcomes.get(outcome, 0) + 1
+
+    def statuses(self) -> list[tuple[str, int]]:
+        """Counts by class of status: `2xx`."""
+        return [(f"{first}xx", count) for first, count in enumerate(self._statuses) if count]
+
+    def outcomes(self) -> list[tuple[str, int]]:
+        """Counts by outcome."""
+        return [(outcome.value, count) for outcome, count in self._outcomes.items()]
+
+
 class Counters:
     """The numbers of one gateway since its start."""
 
     def __init__(self) -> None:
-        self.in_flight = 0
-        self._counts: dict[str, dict[Labels, int]] = {}
-        self._histograms: dict[str, dict[Labels, _Histogram]] = {}
-        for family in CATALOGUE.values():
-            if family.bounds:
-                self._histograms[family.name] = {}
-            elif not family.gauge:
-                self._counts[family.name] = {}
-        self._requests = self._counts["tuneplex_requests_total"]
-        self._outcomes = self._counts["tuneplex_outcomes_total"]
-        self._received = self._counts["tuneplex_received_bytes_total"]
-        self._sent = self._counts["tuneplex_sent_bytes_total"]
+        self._tallies: dict[Labels, Tally] = {}
 
-    def answered(self, route: str, model: str, status: int) -> None:
-        """A request got a reply, of whatever kind."""
-        labels = (route, model, f"{status // 100}xx")
-        self._requests[labels] = self._requests.get(labels, 0) + 1
-
-    def ended(self, route: Route, model: str, outcome: Outcome, seconds: float) -> None:
-        """A request for a model is over, `seconds` after it came."""
-        labels = (route.value, model, outcome.value)
-        self._outcomes[labels] = self._outcomes.get(labels, 0) + 1
-        self._observe("tuneplex_request_duration_seconds", (route.value, model), seconds)
-
-    def moved(self, route: Route, received: int, sent: int) -> None:
-        """Bytes of a request's body and of the reply's."""
-        labels = (route.value,)
-        self._received[labels] = self._received.get(labels, 0) + received
-        self._sent[labels] = self._sent.get(labels, 0) + sent
-
-    def first_token(self, model: str, seconds: float) -> None:
-        """The first event of a stream went to the client, `seconds` after the request came."""
-        self._observe("tuneplex_time_to_first_token_seconds", (model,), seconds)
-
-    def _observe(self, name: str, labels: Labels, value: float) -> None:
-        histograms = self._histograms[name]
-        histogram = histograms.get(labels)
-        if histogram is None:
-            histogram = histograms[labels] = _Histogram(CATALOGUE[name].bounds)
-        histogram.observe(value)
+    def tally(self, route: str, model: str) -> Tally:
+        """The numbers of a route and a model; what is not for a known model counts as the model ``""``."""
+        tally = self._tallies.get((route, model))
+        if tally is None:
+            tally = self._tallies[route, model] = Tally()
+        return tally
 
     def counts(self) -> dict[str, list[tuple[Labels, float]]]:
         """As `GatewayReport.counters` wants them."""
-        return {name: [(labels, float(n)) for labels, n in counts.items()] for name, counts in self._counts.items()}
+        requests: list[tuple[Labels, float]] = []
+        outcomes: list[tuple[Labels, float]] = []
+        received: list[tuple[Labels, float]] = []
+        sent: list[tuple[Labels, float]] = []
+        for labels, tally in self._tallies.items():
+            requests += [((*labels, status), float(count)) for status, count in tally.statuses()]
+            outcomes += [((*labels, outcome), float(count)) for outcome, count in tally.outcomes()]
+            received.append((labels, float(tally.received)))
+            sent.append((labels, float(tally.sent)))
+        return {
+            "tuneplex_requests_total": requests,
+            "tuneplex_outcomes_total": outcomes,
+            "tuneplex_received_bytes_total": received,
+            "tuneplex_sent_bytes_total": sent,
+        }
 
     def buckets(self) -> dict[str, list[tuple[Labels, tuple[float, ...]]]]:
         """As `GatewayReport.buckets` wants them."""
+        first_token = [(labels, tally.first_token_s.numbers()) for labels, tally in self._tallies.items()]
+        duration = [(labels, tally.duration_s.numbers()) for labels, tally in self._tallies.items()]
         return {
-            name: [(labels, histogram.numbers()) for labels, histogram in histograms.items()]
-            for name, histograms in self._histograms.items()
+            "tuneplex_time_to_first_token_seconds": [sample for sample in first_token if any(sample[1])],
+            "tuneplex_request_duration_seconds": [sample for sample in duration if any(sample[1])],
         }
 
 
-class _Histogram:
+class Histogram:
+    """Counts by bucket, and the sum."""
+
     __slots__ = ("_bounds", "_counts", "_sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
@@ -91,8 +112,10 @@ class _Histogram:
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
+        """Count one value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def numbers(self) -> tuple[float, ...]:
+        """Counts per bucket, the one above all bounds, and the sum."""
         return (*map(float, self._counts), self._sum)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from http import HTTPStatus
 from typing import Protocol
 
@@ -62,36 +63,33 @@ class Exchange:
         listener: Hears of the client while the reply is under way.
         refusal: Why it is not worth reading the rest of the request.
         gone: The client has left.
+        started_s: When its head had come, on the clock of `time.monotonic`.
+        modern: The client speaks HTTP/1.1.
+        close: The connection ends with this reply.
+        complete: All of the request has come.
+        expects: The client waits for `100 Continue`.
         status: Of the reply, 0 before it.
         sent: Bytes of the reply's body so far, with framing.
     """
 
-    __slots__ = (
-        "_chunked",
-        "_head",
-        "_owner",
-        "_parts",
-        "body",
-        "close",
-        "complete",
-        "expects",
-        "extra",
-        "gone",
-        "headers",
-        "listener",
-        "method",
-        "modern",
-        "path",
-        "principal",
-        "received",
-        "refusal",
-        "request_id",
-        "sent",
-        "started_s",
-        "status",
-        "target",
-        "transport",
-    )
+    # Defaults live on the class: most of them are never set, and that is what makes an exchange cheap.
+    body = b""
+    received = 0
+    request_id = b""
+    extra = b""
+    target: Target | None = None
+    principal: Principal | None = None
+    modern = True  # HTTP/1.1: knows chunks
+    close = False
+    complete = False
+    expects = False
+    refusal: ApiError | None = None
+    listener: Listener | None = None
+    gone = False
+    status = 0
+    sent = 0
+    _chunked = False
+    _head = b""
 
     def __init__(self, owner: Owner, method: str, path: str, headers: dict[bytes, bytes]) -> None:
         self._owner = owner
@@ -99,24 +97,7 @@ class Exchange:
         self.method = method
         self.path = path
         self.headers = headers
-        self.body = b""
-        self.received = 0
-        self.request_id = b""
-        self.extra = b""
-        self.target: Target | None = None
-        self.principal: Principal | None = None
-        self.started_s = 0.0
-        self.modern = True  # HTTP/1.1: knows chunks
-        self.close = False
-        self.complete = False
-        self.expects = False
-        self.refusal: ApiError | None = None
-        self.listener: Listener | None = None
-        self.gone = False
-        self.status = 0
-        self.sent = 0
-        self._chunked = False
-        self._head = b""
+        self.started_s = time.monotonic()
         self._parts: list[bytes] = []
 
     # --- the request

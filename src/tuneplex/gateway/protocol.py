@@ -7,6 +7,7 @@ meanwhile (pipelining) is kept unparsed up to a bound; a client that sends more 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from typing import Any, Protocol, cast
 
@@ -31,7 +32,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
         stalled_s: For a client that reads nothing of a reply.
         linger_s: For the rest of a request that was refused before its end.
         head_bytes: Request line and headers.
-        header_count: Number of header lines.
+        header_count: Number of different headers.
         pipelined_bytes: Kept of the next requests while a reply is under way.
     """
 
@@ -67,7 +68,8 @@ class Handler(Protocol):
 
 
 _SMALL_BODY = 64 * 1024
-_NO_BODY: dict[bytes, bytes] = {}
+_FRAMING = 8
+_UPGRADING = frozenset({b"upgrade", b"connection"})
 
 
 class ClientConnection(asyncio.Protocol):
@@ -89,7 +91,6 @@ class ClientConnection(asyncio.Protocol):
         self._handler = handler
         self._limits = limits
         self._state = server_state
-        self._loop = _loop or asyncio.get_running_loop()
         self._queue: deque[Exchange] = deque()
         self._current: Exchange | None = None
         self._backlog = b""
@@ -97,6 +98,7 @@ class ClientConnection(asyncio.Protocol):
         self._closing = False  # after the current reply
         self._deaf = False  # whatever else comes is ignored
         self._deadline = 0.0
+        self._fed = 0
         self._dated: tuple[object, bytes] = (None, b"")
         self._new_parser()
 
@@ -108,7 +110,7 @@ class ClientConnection(asyncio.Protocol):
         self._state.connections.add(cast("Any", self))
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._deadline = self._loop.time() + self._limits.head_s
+        self._deadline = time.monotonic() + self._limits.head_s
 
     def data_received(self, data: bytes) -> None:
         """Parse, or keep for later while a reply is under way."""
@@ -144,14 +146,14 @@ class ClientConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client does not keep up."""
         self.paused = True
-        self._deadline = self._loop.time() + self._limits.stalled_s
+        self._deadline = time.monotonic() + self._limits.stalled_s
         if self._current is not None and self._current.listener is not None:
             self._current.listener.client_paused()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         self.paused = False
-        self._deadline = 0.0 if self._current is not None else self._loop.time() + self._limits.idle_s
+        self._deadline = 0.0 if self._current is not None else time.monotonic() + self._limits.idle_s
         if self._current is not None and self._current.listener is not None:
             self._current.listener.client_resumed()
 
@@ -186,23 +188,26 @@ class ClientConnection(asyncio.Protocol):
 
     def _parse(self, data: bytes) -> bytes:
         """Parse all of it, or return what remains to be parsed."""
+        self._fed = len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             return self._without_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserCallbackError as error:
-            if not isinstance(error.__context__, ApiError):
-                raise
-            self._spoil(error.__context__)
         except httptools.HttpParserError:
             if not (self._queue and self._queue[-1].close and self._queue[-1].complete):
                 self._spoil(BadRequest("This is not a valid HTTP request."))
             self._deaf = True
-        if self._in_head and not self._deaf:
-            self._unparsed += len(data)
-            if self._unparsed > self._limits.head_bytes:
-                self._spoil(HeadTooLarge("The request's head is too large."))
+        if self._in_head or self._exchange is not None:
+            self._bound(len(data))
         return b""
+
+    def _bound(self, size: int) -> None:
+        """Limit what an incomplete request may send besides its body: head, framing of chunks, trailers."""
+        self._overhead += size
+        body = self._exchange.received if self._exchange is not None else 0
+        # A chunk of one byte has six bytes of framing.
+        if self._overhead - body > self._limits.head_bytes + _FRAMING * body and not self._deaf:
+            self._spoil(HeadTooLarge("The request has too much besides its body."))
 
     def _without_upgrade(self, rest: bytes) -> bytes:
         """Read a request that offers another protocol (`Upgrade: h2c`) as if it did not, as HTTP allows."""
@@ -210,7 +215,7 @@ class ClientConnection(asyncio.Protocol):
             self._spoil(BadRequest("CONNECT is not supported."))
             return b""
         lines = [b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)]
-        kept = (item for item in self._headers.items() if item[0] not in {b"upgrade", b"connection"})
+        kept = (item for item in self._headers.items() if item[0].lower() not in _UPGRADING)
         lines += (b"%b: %b\r\n" % item for item in kept)
         self._new_parser()
         return b"".join(lines) + b"\r\n" + rest
@@ -241,7 +246,7 @@ class ClientConnection(asyncio.Protocol):
         finally:
             self._advancing = False
         if self._current is None and self._in_head and not self._deadline:
-            self._deadline = self._loop.time() + self._limits.head_s
+            self._deadline = time.monotonic() + self._limits.head_s
 
     def _answer(self, exchange: Exchange) -> None:
         self._current = exchange
@@ -265,7 +270,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange.expects:
             exchange.expects = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._deadline = self._loop.time() + self._limits.body_s
+        self._deadline = time.monotonic() + self._limits.body_s
 
     # --- what exchanges need
 
@@ -283,7 +288,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange.close or self._closing:
             self._end(unread=not exchange.complete)
             return
-        self._deadline = self._loop.time() + (self._limits.stalled_s if self.paused else self._limits.idle_s)
+        self._deadline = time.monotonic() + (self._limits.stalled_s if self.paused else self._limits.idle_s)
         if self._backlog:
             data, self._backlog = self._backlog, b""
             self._feed(data)
@@ -295,63 +300,50 @@ class ClientConnection(asyncio.Protocol):
         limits = self._limits
         if unread and self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
-            self._deadline = self._loop.time() + limits.linger_s
+            self._deadline = time.monotonic() + limits.linger_s
         else:
             self.transport.close()
-            self._deadline = self._loop.time() + limits.stalled_s  # for the client that reads no more
+            self._deadline = time.monotonic() + limits.stalled_s  # for the client that reads no more
 
     # --- the parser's side
 
     def _new_parser(self) -> None:
         self._url = b""
-        self._headers = _NO_BODY
         self._in_head = False
-        self._head_bytes = 0
-        self._unparsed = 0
+        self._overhead = 0
         self._exchange: Exchange | None = None
+        # Found by the parser as its header callback: no Python frame for each header. Of repeated ones the last counts;
+        # those for which that would matter (the two that tell the body's length) the parser refuses itself.
+        self._headers: dict[bytes, bytes] = {}
+        self.on_header = self._headers.__setitem__
         self._parser = httptools.HttpRequestParser(self)
 
     def on_message_begin(self) -> None:
         """A request begins."""
         self._url = b""
-        self._headers = {}
+        self._headers.clear()
         self._in_head = True
-        self._head_bytes = self._unparsed = 0
+        self._overhead = 0
         self._exchange = None
         self._deadline = 0.0  # the one for idle connections; `_advance` sets the next
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
         self._url += url
-        self._count(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header, or a trailer, which is ignored."""
-        if not self._in_head:
-            return
-        headers = self._headers
-        name = name.lower()
-        headers[name] = headers[name] + b", " + value if name in headers else value
-        self._count(len(name) + len(value))
-        if len(headers) > self._limits.header_count:
-            raise HeadTooLarge("The request has too many headers.")
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > self._limits.head_bytes:
-            raise HeadTooLarge("The request's head is too large.")
 
     def on_headers_complete(self) -> None:
         """Make the exchange and ask the handler whether to go on."""
         self._in_head = False
-        if self._parser.should_upgrade():
+        parser = self._parser
+        if parser.should_upgrade():
             return
-        exchange = Exchange(self, self._parser.get_method().decode(), _path(self._url), self._headers)
-        exchange.started_s = self._loop.time()
-        exchange.modern = self._parser.get_http_version() == "1.1"
-        exchange.close = not exchange.modern or not self._parser.should_keep_alive()
-        exchange.expects = self._headers.get(b"expect", b"").lower() == b"100-continue"
-        self._exchange = exchange
+        headers = {name.lower(): value for name, value in self._headers.items()}
+        self._exchange = exchange = Exchange(self, parser.get_method().decode(), _path(self._url), headers)
+        if parser.get_http_version() != "1.1":
+            exchange.modern = False
+            exchange.close = True
+        elif not parser.should_keep_alive():
+            exchange.close = True
         self._queue.append(exchange)
         try:
             self._check(exchange)
@@ -361,12 +353,20 @@ class ClientConnection(asyncio.Protocol):
 
     def _check(self, exchange: Exchange) -> None:
         headers = exchange.headers
-        if exchange.modern and (b"host" not in headers or b"," in headers[b"host"]):
-            raise BadRequest("A request needs exactly one host header.")
-        if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+        limits = self._limits
+        if self._fed > limits.head_bytes and sum(map(len, (*headers, *headers.values()))) > limits.head_bytes:
+            raise HeadTooLarge("The request's head is too large.")
+        if len(headers) > limits.header_count:
+            raise HeadTooLarge("The request has too many headers.")
+        if b"host" not in headers and exchange.modern:
+            raise BadRequest("A request needs a host header.")
+        if b"content-length" in headers:
+            if int(headers[b"content-length"]) > self._handler.max_body:
+                raise self._too_large()
+        elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             raise BadRequest("Of transfer encodings only `chunked` is supported.")
-        if int(headers.get(b"content-length", b"0")) > self._handler.max_body:
-            raise self._too_large()
+        if b"expect" in headers:
+            exchange.expects = headers[b"expect"].lower() == b"100-continue"
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"The request's body is over the limit of {self._handler.max_body} bytes.")

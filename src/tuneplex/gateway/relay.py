@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import time
 from itertools import count
 from typing import Protocol, TypedDict
 
@@ -12,7 +12,7 @@ import msgspec
 from tuneplex.engines.rename import Renamer
 from tuneplex.errors import ApiError, Unavailable, UpstreamError, UpstreamTimeout
 from tuneplex.gateway.answers import ErrorAnswer, LongAnswer, StreamAnswer, WholeAnswer
-from tuneplex.gateway.counters import Counters, Outcome
+from tuneplex.gateway.counters import Counters, Outcome, Tally
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.http import Call, Receiver, Reply, Unreachable, UpstreamFault
@@ -26,7 +26,7 @@ _OK = 200
 _CLIENT_CLOSED = 499  # nginx's word for it, used for counting only
 
 
-class Order(msgspec.Struct):
+class Order(msgspec.Struct, frozen=True):
     """What is to be asked of an engine.
 
     Attributes:
@@ -35,7 +35,7 @@ class Order(msgspec.Struct):
         asked: The name in the request's body, if it has one.
         shown: The name that the client shall see in the reply.
         stream: Whether events are expected.
-        body: The client's own.
+        tally: Where it is counted.
     """
 
     route: Route
@@ -43,7 +43,7 @@ class Order(msgspec.Struct):
     asked: str | None
     shown: str
     stream: bool
-    body: bytes
+    tally: Tally
 
 
 class Ledger:
@@ -76,10 +76,12 @@ class Ledger:
             self.outstanding[name] = left
         else:
             del self.outstanding[name]
-        order, exchange, counters = relay.order, relay.exchange, self.counters
-        counters.answered(order.route.value, order.model.name, exchange.status or _CLIENT_CLOSED)
-        counters.ended(order.route, order.model.name, outcome, relay.elapsed_s())
-        counters.moved(order.route, exchange.received, exchange.sent)
+        tally, exchange = relay.order.tally, relay.exchange
+        tally.answered(exchange.status or _CLIENT_CLOSED)
+        tally.ended(outcome)
+        tally.duration_s.observe(relay.elapsed_s())
+        tally.received += exchange.received
+        tally.sent += exchange.sent
 
 
 class _Answer(Receiver, Protocol):
@@ -102,47 +104,31 @@ class Relay:
         over: `close` has been called.
     """
 
-    __slots__ = (
-        "_answer",
-        "_call",
-        "_ledger",
-        "_loop",
-        "_name",
-        "_seen",
-        "_since_s",
-        "_timeouts",
-        "chunks",
-        "exchange",
-        "order",
-        "over",
-        "upstream",
-    )
+    chunks = 0
+    over = False
+    _answer: _Answer | None = None
+    _call: Call | None = None
+    _seen = 0
 
     def __init__(
-        self, ledger: Ledger, exchange: Exchange, order: Order, *, upstream: Upstream, timeouts: Timeouts
+        self, ledger: Ledger, exchange: Exchange, order: Order, upstream: Upstream, timeouts: Timeouts
     ) -> None:
         self.exchange = exchange
         self.order = order
         self.upstream = upstream
-        self.chunks = 0
-        self.over = False
         self._ledger = ledger
         self._timeouts = timeouts
-        self._loop = asyncio.get_running_loop()
         self._name = upstream.replica.serves[order.model.version]
-        self._answer: _Answer | None = None
-        self._call: Call | None = None
-        self._seen = 0
         self._since_s = exchange.started_s
 
     def start(self) -> None:
         """Send the request; everything else happens by callbacks."""
         order, upstream = self.order, self.upstream
-        body = upstream.dialect.encode(order.body, asked=order.asked, name=self._name)
+        body = upstream.dialect.encode(self.exchange.body, asked=order.asked, name=self._name)
         # Engines want ids that are unique, which the client's own need not be.
         request_id = b"%b-%x" % (self.exchange.request_id, next(self._ledger.serial))
         request = upstream.request(order.route, request_id, body)
-        order.body = self.exchange.body = b""  # from here on the call keeps it, as long as it may be sent again
+        self.exchange.body = b""  # from here on the call keeps it, as long as it may be sent again
         self._ledger.opened(self)
         self.exchange.listener = self
         self._call = upstream.pool.send(request, self, connect_timeout_s=self._timeouts.connect_s)
@@ -188,11 +174,11 @@ class Relay:
 
     def first_token(self) -> None:
         """The first event of a stream is on its way."""
-        self._ledger.counters.first_token(self.order.model.name, self.elapsed_s())
+        self.order.tally.first_token_s.observe(self.elapsed_s())
 
     def elapsed_s(self) -> float:
         """Since the request came."""
-        return self._loop.time() - self.exchange.started_s
+        return time.monotonic() - self.exchange.started_s
 
     def broken(self, fault: UpstreamFault) -> None:
         """The connection failed."""

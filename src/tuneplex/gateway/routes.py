@@ -31,25 +31,25 @@ class Target(msgspec.Struct, frozen=True):
         page: Answered here; None for a route.
         deployment: NAME of `/d/NAME/v1/…`, which says the model.
         model: ID of `/v1/models/ID`.
+        label: Its name in metrics.
     """
 
+    label: str
     route: Route | None = None
     page: Page | None = None
     deployment: str | None = None
     model: str = ""
 
-    @property
-    def label(self) -> str:
-        """For metrics."""
-        return self.route.value if self.route is not None else str(self.page)
 
-
-_ROUTES = {f"/v1/{route.value}": Target(route) for route in Route}
+_ROUTES = {f"/v1/{route.value}": Target(route.value, route) for route in Route}
 _PAGES = {
-    "/v1/models": Target(page=Page.MODELS),
-    "/health": Target(page=Page.HEALTH),
-    "/ready": Target(page=Page.READY),
-    "/metrics": Target(page=Page.METRICS),
+    path: Target(page.value, page=page)
+    for path, page in {
+        "/v1/models": Page.MODELS,
+        "/health": Page.HEALTH,
+        "/ready": Page.READY,
+        "/metrics": Page.METRICS,
+    }.items()
 }
 _MODEL = "/v1/models/"
 _DEPLOYMENT = "/d/"
@@ -78,7 +78,7 @@ def _find(path: str) -> Target | None:
     if path in _PAGES:
         return _PAGES[path]
     if path.startswith(_MODEL):
-        return Target(page=Page.MODEL, model=unquote(path.removeprefix(_MODEL)))
+        return Target(Page.MODEL.value, page=Page.MODEL, model=unquote(path.removeprefix(_MODEL)))
     if path.startswith(_DEPLOYMENT):
         return _below(path)
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import socket
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -74,15 +75,14 @@ async def _wait(stop: asyncio.Event, server: uvicorn.Server) -> None:
 
 async def _watch(gateway: Gateway, server: uvicorn.Server) -> None:
     """Look after the deadlines of engines ten times a second, after those of clients each second."""
-    loop = asyncio.get_running_loop()
     tick = 0
     while True:
         await asyncio.sleep(_TICK_S)
-        gateway.tick(loop.time())
+        gateway.tick(time.monotonic())
         tick += 1
         if tick % _TICKS_PER_SWEEP == 0:
             for connection in tuple(server.server_state.connections):
-                cast("ClientConnection", connection).tick(loop.time())
+                cast("ClientConnection", connection).tick(time.monotonic())
 
 
 async def _no_application(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI's own types

@@ -29,8 +29,9 @@ def eligible(
     Returns:
         Those that are ready, have the version loaded and offer the route, in the given order.
     """
-    return tuple(
+    ready = ReplicaState.READY
+    return tuple([
         replica
         for replica in replicas
-        if replica.state is ReplicaState.READY and version in replica.serves and route in replica.routes
-    )
+        if replica.state is ready and version in replica.serves and route in replica.routes
+    ])
