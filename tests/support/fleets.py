@@ -143,10 +143,16 @@ class Fleet:
 
         return self.wait_for(met)
 
-    def ready(self) -> Status:
-        """Wait until the fleet is ready, with all its adapters on all their replicas."""
+    def ready(self, *, restarts: int | None = None) -> Status:
+        """Wait until the fleet is ready, with all its adapters on all their replicas.
+
+        Args:
+            restarts: How often the first replica must have been started again, if that matters.
+        """
 
         def complete(status: Status) -> bool:
+            if restarts is not None and (not status.replicas or status.replicas[0].restarts != restarts):
+                return False
             pools = {pool.name: pool.replicas for pool in self.spec.pools}
             full = all(len(adapter.replicas) == pools.get(adapter.version.pool, 1) for adapter in status.adapters)
             count = sum(replica.state == "ready" for replica in status.replicas)

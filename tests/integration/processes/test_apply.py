@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -10,11 +10,21 @@ import httpx2
 import msgspec
 import pytest
 
-from tests.support.fleets import Fleet, MakeFleet
+from tests.support.fleets import Fleet, MakeFleet, one_pool
 from tuneplex.types import AdapterVersion, FleetSpec, Listen
 
 Adapters = dict[str, AdapterVersion]
 replace = msgspec.structs.replace
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory, fake_python: str) -> Iterator[Fleet]:
+    """A fleet for the tests that change nothing about it."""
+    fleet = Fleet(tmp_path_factory.mktemp("quiet"), one_pool(fake_python))
+    fleet.start()
+    fleet.ready()
+    yield fleet
+    fleet.end()
 
 
 def with_pool(spec: FleetSpec, **fields: Any) -> FleetSpec:  # noqa: ANN401 - PoolSpec's
@@ -111,28 +121,24 @@ def test_changed_settings_roll(make_fleet: MakeFleet, adapters: Adapters) -> Non
     assert [replica.name for replica in fleet.ready().replicas] == ["default-1"]
 
 
-def test_what_needs_a_restart_is_refused_as_a_whole(make_fleet: MakeFleet, adapters: Adapters) -> None:
+def test_what_needs_a_restart_is_refused_as_a_whole(quiet: Fleet, adapters: Adapters) -> None:
     """Another port cannot come live, so nothing of that description does, and the answer says why."""
-    fleet = make_fleet()
-    fleet.ready()
-    wish = replace(fleet.spec, listen=Listen(port=1), adapters=(adapters["ada"],))
+    wish = replace(quiet.spec, listen=Listen(port=1), adapters=(adapters["ada"],))
     with pytest.raises(httpx2.HTTPStatusError) as caught:
-        fleet.apply(wish)
+        quiet.apply(wish)
     assert caught.value.response.status_code == 409
     message = caught.value.response.json()["error"]["message"]
     assert "listen (port 0 -> 1)" in message
     assert "nothing was changed" in message
-    assert fleet.state.read_spec() == fleet.spec
-    assert not has(fleet, "ada")()
+    assert quiet.state.read_spec() == quiet.spec
+    assert not has(quiet, "ada")()
 
 
-def test_a_dry_run_changes_nothing(make_fleet: MakeFleet, adapters: Adapters) -> None:
+def test_a_dry_run_changes_nothing(quiet: Fleet, adapters: Adapters) -> None:
     """A dry run tells what would change, a restart included, and leaves everything as it is."""
-    fleet = make_fleet()
-    fleet.ready()
-    wish = replace(fleet.spec, listen=Listen(port=1), adapters=(adapters["ada"],))
-    assert {change.how for change in fleet.apply(wish, dry_run=True)} == {"live", "restart"}
-    assert fleet.state.read_spec() == fleet.spec
+    wish = replace(quiet.spec, listen=Listen(port=1), adapters=(adapters["ada"],))
+    assert {change.how for change in quiet.apply(wish, dry_run=True)} == {"live", "restart"}
+    assert quiet.state.read_spec() == quiet.spec
 
 
 def test_what_was_applied_outlives_control(make_fleet: MakeFleet, adapters: Adapters) -> None:
@@ -147,28 +153,24 @@ def test_what_was_applied_outlives_control(make_fleet: MakeFleet, adapters: Adap
     assert [adapter.version.name for adapter in fleet.ready().adapters] == ["ada"]
 
 
-def test_the_admin_api_answers_mistakes_in_one_shape(make_fleet: MakeFleet) -> None:
+def test_the_admin_api_answers_mistakes_in_one_shape(quiet: Fleet) -> None:
     """What is not a fleet, not a route or not its method is an error in OpenAI's shape."""
-    fleet = make_fleet()
-    fleet.ready()
-    with fleet.admin() as admin:
+    with quiet.admin() as admin:
         replies = [admin.post("/apply", content=b"{}"), admin.get("/nothing"), admin.get("/apply")]
     assert [reply.status_code for reply in replies] == [400, 404, 405]
     assert all(set(reply.json()["error"]) == {"message", "type", "param", "code"} for reply in replies)
 
 
-def test_the_metrics_outlive_a_gateway(make_fleet: MakeFleet) -> None:
+def test_the_metrics_outlive_a_gateway(quiet: Fleet) -> None:
     """The fleet's totals do not fall when a gateway is killed and its successor begins at zero."""
-    fleet = make_fleet()
-    fleet.ready()
     for _request in range(3):
-        fleet.ask()
-    fleet.wait_for(lambda: requests(fleet) >= 3)
-    gateway = fleet.pid("gateway_process")
-    fleet.kill(gateway)
-    fleet.gone(gateway)
-    fleet.ask()
-    fleet.wait_for(lambda: requests(fleet) >= 4)
+        quiet.ask()
+    quiet.wait_for(lambda: requests(quiet) >= 3)
+    gateway = quiet.pid("gateway_process")
+    quiet.kill(gateway)
+    quiet.gone(gateway)
+    quiet.ask()
+    quiet.wait_for(lambda: requests(quiet) >= 4)
 
 
 def requests(fleet: Fleet) -> float:

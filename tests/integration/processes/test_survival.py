@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fleets import Fleet, one_pool
-from tuneplex.types import AdapterVersion
+from tuneplex.types import AdapterVersion, Status
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +21,13 @@ def fleet(
     fleet.start()
     yield fleet
     fleet.end()
+
+
+def settled(fleet: Fleet) -> Status:
+    """Wait until the fleet is whole, and apply its description again, so that earlier failures delay nothing."""
+    fleet.ready()
+    fleet.apply(fleet.spec)
+    return fleet.ready()
 
 
 def engine_processes(fleet: Fleet) -> set[int]:
@@ -84,47 +91,46 @@ def test_a_gateway_is_killed(fleet: Fleet) -> None:
 
 def test_a_keeper_is_killed(fleet: Fleet) -> None:
     """All of its engine ends with it, and a new engine comes up with the adapters."""
-    fleet.ready()
+    before = settled(fleet)
     engine = engine_processes(fleet)
     fleet.kill(fleet.pid("launchers.keeper"))
     fleet.gone(*engine)
-    assert fleet.ready().replicas[0].pid not in engine
+    after = fleet.ready(restarts=before.replicas[0].restarts + 1)
+    assert after.replicas[0].pid not in engine
     assert fleet.ask("ada") != fleet.ask("bob")
 
 
 def test_the_api_server_is_killed(fleet: Fleet) -> None:
     """What it leaves behind is ended, and a new engine comes up with the adapters."""
-    before = fleet.ready()
+    before = settled(fleet)
     engine = engine_processes(fleet)
     assert before.replicas[0].pid is not None
     fleet.kill(before.replicas[0].pid)
     fleet.gone(*engine)
-    after = fleet.ready()
-    assert after.replicas[0].restarts == before.replicas[0].restarts + 1
+    fleet.ready(restarts=before.replicas[0].restarts + 1)
     assert engine_processes(fleet).isdisjoint(engine)
 
 
 def test_the_engine_core_is_killed(fleet: Fleet) -> None:
     """The engine ends as a whole, and a new one comes up with the adapters."""
-    before = fleet.ready()
+    before = settled(fleet)
     engine = engine_processes(fleet)
     assert before.replicas[0].pid is not None
     fleet.kill(engine_core(before.replicas[0].pid))
     fleet.gone(*engine)
-    assert fleet.ready().replicas[0].restarts == before.replicas[0].restarts + 1
+    fleet.ready(restarts=before.replicas[0].restarts + 1)
 
 
 def test_an_engine_dies_while_control_is_away(fleet: Fleet) -> None:
     """The supervisor remembers what happened, and the next control acts on it."""
-    before = fleet.ready()
+    before = settled(fleet)
     assert before.replicas[0].pid is not None
     engine = engine_processes(fleet)
     fleet.kill(fleet.pid("control_process"))
     fleet.kill(before.replicas[0].pid)
     fleet.gone(*engine)
-    after = fleet.ready()
+    after = fleet.ready(restarts=before.replicas[0].restarts + 1)
     assert after.replicas[0].pid != before.replicas[0].pid
-    assert after.replicas[0].restarts == before.replicas[0].restarts + 1
 
 
 def test_the_supervisor_is_killed(fleet: Fleet) -> None:
