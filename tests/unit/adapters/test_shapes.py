@@ -155,7 +155,7 @@ def test_enormous_header_is_not_read(tmp_path: Path) -> None:
         read_header(file)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.binary(max_size=300))
 def test_any_bytes(tmp_path: Path, content: bytes) -> None:
     """A file of any bytes is read or refused by a SourceError."""
