@@ -1,0 +1,54 @@
+"""Counts, and the page that is made of them."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tuneplex.gateway.counters import Counters, Outcome
+from tuneplex.metrics import CATALOGUE, render
+from tuneplex.types import GatewayReport
+
+
+def report(counters: Counters, outstanding: dict[str, int]) -> GatewayReport:
+    """What a gateway with these numbers reports."""
+    return GatewayReport(0, 1, 1, outstanding, counters.counts(), counters.buckets())
+
+
+def samples(page: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """The page, read as Prometheus reads it."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+    }
+
+
+def test_reports_of_several_gateways_add_up() -> None:
+    """Counters, gauges and every bucket of a histogram are sums."""
+    counters = Counters()
+    tally = counters.tally("completions", "legal")
+    tally.answered(200)
+    tally.answered(503)
+    tally.ended(Outcome.COMPLETE)
+    tally.received += 7
+    for seconds in (0.004, 0.3, 1000.0):
+        tally.first_token_s.observe(seconds)
+    page = samples(render([report(counters, {"r0": 2}), report(counters, {"r0": 1, "r1": 1})]))
+    labels = frozenset({("route", "completions"), ("model", "legal")})
+    assert page["tuneplex_requests_total", labels | {("status", "2xx")}] == 2
+    assert page["tuneplex_requests_total", labels | {("status", "5xx")}] == 2
+    assert page["tuneplex_outcomes_total", labels | {("outcome", "complete")}] == 2
+    assert page["tuneplex_received_bytes_total", labels] == 14
+    assert page["tuneplex_outstanding_requests", frozenset({("replica", "r0")})] == 3
+    name = "tuneplex_time_to_first_token_seconds"
+    assert page[f"{name}_bucket", labels | {("le", "0.005")}] == 2
+    assert page[f"{name}_bucket", labels | {("le", "0.3")}] == 4
+    assert page[f"{name}_bucket", labels | {("le", "300.0")}] == 4
+    assert page[f"{name}_bucket", labels | {("le", "+Inf")}] == 6
+    assert page[f"{name}_count", labels] == 6
+
+
+def test_every_family_is_on_an_empty_page() -> None:
+    """A dashboard finds all names before the first request."""
+    page = render([report(Counters(), {})]).decode()
+    assert all(f"# TYPE {name} " in page for name in CATALOGUE)
