@@ -8,7 +8,8 @@
     │   ├─ SourceError         a base or an adapter cannot be fetched or read
     │   └─ StateError          no fleet runs here, or another one already does
     ├─ EngineError             an engine did not do what it was asked
-    │   └─ EngineStartError    it ended before it was ready
+    │   ├─ EngineStartError    it ended before it was ready
+    │   └─ EngineTimeout       it did not answer in time
     └─ ApiError                becomes an HTTP response in OpenAI's shape
         ├─ BadRequest          400
         ├─ Unauthorized        401
@@ -33,6 +34,7 @@ __all__ = [
     "EngineError",
     "EngineRefused",
     "EngineStartError",
+    "EngineTimeout",
     "FleetFileError",
     "HeadTooLarge",
     "MethodNotAllowed",
@@ -89,6 +91,10 @@ class EngineStartError(EngineError):
     def __init__(self, message: str, *, tail: str = "") -> None:
         super().__init__(message)
         self.tail = tail
+
+
+class EngineTimeout(EngineError):
+    """An engine did not answer in time; it may be busy."""
 
 
 class ApiError(TuneplexError):

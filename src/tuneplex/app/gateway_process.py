@@ -89,9 +89,7 @@ async def _serve(options: argparse.Namespace, gateway: Gateway, viewed: asyncio.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_VIEW_S):
                 await viewed.wait()
-        await serve(
-            gateway, listener, tls_cert=options.tls_cert, tls_key=options.tls_key, stop=stop, drain_s=_DRAIN_S
-        )
+        await serve(gateway, listener, tls_cert=options.tls_cert, tls_key=options.tls_key, stop=stop, drain_s=_DRAIN_S)
 
     serving = asyncio.create_task(when_viewed())
     watch_lifeline(options.lifeline, serving.cancel)

@@ -13,11 +13,11 @@ from tuneplex import fleetfile
 from tuneplex.adapters import Progress, fetch_adapter, fetch_base, make_version
 from tuneplex.app import engine_env
 from tuneplex.errors import SourceError
-from tuneplex.fleetfile import FleetFile
-from tuneplex.shapes import BaseShape, read_base
+from tuneplex.fleetfile import FleetFile, parse_source
+from tuneplex.shapes import BaseShape, read_adapter, read_base
 from tuneplex.types import AdapterVersion, Base, FleetSpec
 
-__all__ = ["cache_dir", "engine_python", "prepare"]
+__all__ = ["cache_dir", "engine_python", "prepare", "preview"]
 
 
 def cache_dir() -> Path:
@@ -43,6 +43,24 @@ def prepare(path: Path, progress: Progress, *, running: FleetSpec | None = None)
         shape = read_base(Path(base.path)) if base.path else None
     versions = [_version(file, name, shape, progress) for name in file.adapters]
     return fleetfile.resolve(file, base=base, adapters=versions, python=python, env=os.environ, running=running)
+
+
+def preview(file: FleetFile) -> FleetSpec | None:
+    """What the file comes to, as far as that can be told without fetching anything; None when it cannot.
+
+    Raises:
+        UserError: A source on this machine, or the file itself, cannot be served.
+    """
+    sources = {name: parse_source(section.source) for name, section in file.adapters.items()}
+    if any(source.kind != "dir" for source in sources.values()):
+        return None
+    versions = []
+    for name, source in sources.items():
+        with _placed(file, "adapters", name, "source"):
+            rank = read_adapter(Path(source.location)).rank
+        versions.append(AdapterVersion(name, digest="", path=source.location, rank=rank, pool="", source=""))
+    base = Base(name=file.base.name or "", path="")
+    return fleetfile.resolve(file, base=base, adapters=versions, python=engine_env.find() or "", env=os.environ)
 
 
 def engine_python(file: FleetFile) -> str:

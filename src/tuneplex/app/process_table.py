@@ -59,7 +59,7 @@ class ProcessTable:
                 os.waitpid(pid, 0)  # an orphan that came to us when a keeper was killed
                 continue
             # It is still a zombie, so its number, which is its session's, belongs to nobody else.
-            kill_session(pid, spare=pid)
+            kill_session(pid, spare={pid, *self._children}, adopted_by=os.getpid())
             child, on_end = known
             on_end(child.wait())
 
@@ -68,7 +68,7 @@ class ProcessTable:
         for pid in self._children:
             os.kill(pid, signal.SIGKILL)
         for pid in self._children:
-            kill_session(pid, spare=pid)
+            kill_session(pid, spare={pid})
 
 
 def _next_ended() -> int | None:

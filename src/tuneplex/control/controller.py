@@ -26,7 +26,7 @@ from tuneplex.types import FleetSpec, FleetView, GatewayReport, ReplicaState, St
 __all__ = ["Controller"]
 
 _PAUSE_S = 1.0
-_FIRST_LOOK_S = 6.0
+_FIRST_LOOK_S = 30.0
 _RETRY_LAUNCH_S = 5.0
 
 
@@ -149,7 +149,10 @@ class Controller:
         )
 
     async def _first_look(self) -> None:
-        """Before anything is published or decided, ask the replicas that an earlier control has left."""
+        """Before anything is published or decided, ask the replicas that an earlier control has left.
+
+        Until then gateways go on with the view they have, so there is time for a replica that is busy.
+        """
         self._sync_watches()
         looks = [watch.looked.wait() for watch, task in self._watches.values() if not task.cancelling()]
         with contextlib.suppress(TimeoutError):

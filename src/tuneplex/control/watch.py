@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tuneplex.control.seen import LoadFailure, Seen
 from tuneplex.engines.driver import Driver, EngineMetrics, EngineModel, EngineServer
-from tuneplex.errors import EngineError
+from tuneplex.errors import EngineError, EngineTimeout
 from tuneplex.launchers.launcher import Launched
 from tuneplex.launchers.logfile import read_tail
 from tuneplex.types import AdapterVersion
@@ -33,7 +33,7 @@ class Watch:
         changed: Called whenever something worth a decision was learned.
 
     Attributes:
-        looked: Set after the first look.
+        looked: Set after the first look that found something out; a busy engine that does not answer in time did not.
         draining_since: See `Seen`; decided elsewhere, remembered here.
         drain_generation: The first view that tells gateways so, once there is one.
         stopping: See `Seen`.
@@ -68,7 +68,6 @@ class Watch:
                 before = self.seen(self._record, drained=False)
                 await self._look(with_metrics=looks % _METRICS_EVERY == 0)
                 looks += 1
-                self.looked.set()
                 if self.seen(self._record, drained=False) != before:
                     self._changed()
                 await asyncio.sleep(_READY_PAUSE_S if self._answered else _STARTING_PAUSE_S)
@@ -155,8 +154,11 @@ class Watch:
                 self._models = await self._server.models()
                 self._answered = True
                 self._silent_since = None
+            self.looked.set()
         except EngineError as error:
             healthy, self._words = False, str(error)
+            if not isinstance(error, EngineTimeout):
+                self.looked.set()
         if not healthy and self._silent_since is None:
             self._silent_since = time.time()
         if healthy and with_metrics:

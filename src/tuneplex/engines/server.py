@@ -8,7 +8,7 @@ from typing import Any, Self
 import httpx2
 import msgspec
 
-from tuneplex.errors import EngineError
+from tuneplex.errors import EngineError, EngineTimeout
 from tuneplex.http import Endpoint
 
 __all__ = ["EngineMetrics", "EngineModel", "EngineServer", "Reply"]
@@ -137,7 +137,7 @@ class EngineServer:
         try:
             reply = await self._client.request(method, path, content=content, headers=headers, timeout=timeout)
         except httpx2.TimeoutException as error:
-            raise EngineError(f"no answer to {method} {path} in time") from error
+            raise EngineTimeout(f"no answer to {method} {path} in time") from error
         except httpx2.HTTPError as error:
             raise EngineError(f"no answer to {method} {path}: {str(error) or type(error).__name__}") from error
         return Reply(reply.status_code, reply.content)

@@ -68,9 +68,10 @@ class Keeper:
             self._selector.register(_output(self._engine), selectors.EVENT_READ, self._pump)
             while not _has_ended(self._engine.pid):
                 self._step()
-        kill_session(os.getsid(0), spare=os.getpid())
+        self._kill()
         self._drain()
         code = self._engine.wait()
+        _reap_orphans()
         return code if code >= 0 else 128 - code
 
     def stop(self) -> None:
@@ -86,7 +87,10 @@ class Keeper:
             key.data()
         _reap_orphans(but=self._engine.pid)
         if self._deadline is not None and time.monotonic() >= self._deadline:
-            kill_session(os.getsid(0), spare=os.getpid())
+            self._kill()
+
+    def _kill(self) -> None:
+        kill_session(os.getsid(0), spare={os.getpid()}, adopted_by=os.getpid())
 
     def _remaining(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
@@ -182,10 +186,11 @@ def _has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _reap_orphans(*, but: int) -> None:
+def _reap_orphans(*, but: int | None = None) -> None:
     """Reap what the engine left behind as zombies, but not the engine itself."""
-    while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None and ended.si_pid != but:
-        os.waitpid(ended.si_pid, 0)
+    with contextlib.suppress(ChildProcessError):  # there is no child at all
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != but:
+            os.waitpid(ended.si_pid, 0)
 
 
 if __name__ == "__main__":

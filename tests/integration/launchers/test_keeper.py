@@ -121,6 +121,23 @@ def test_what_an_engine_leaves_behind_is_killed(keep: MakeKept) -> None:
     kept.says("child")
 
 
+def test_nobody_escapes_by_leaving_the_session(keep: MakeKept) -> None:
+    """A grandchild that made a session of its own and lost its parent ends with the engine, too."""
+    program = """
+import os, subprocess, sys, time
+daemon = "import os, time; os.setsid(); print('daemon', os.getpid(), flush=True); time.sleep(1000)"
+code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {daemon!r}])"
+subprocess.run([sys.executable, "-c", code])
+time.sleep(1)
+"""
+    kept = keep(program)
+    kept.says("daemon")
+    daemon = int(kept.log.read_text().split()[1])
+    kept.keeper.terminate()
+    kept.code()
+    assert not Path(f"/proc/{daemon}").exists()
+
+
 def test_sigterm_reaches_the_engine(keep: MakeKept) -> None:
     """SIGTERM to the keeper is SIGTERM to the engine, which may end in its own way."""
     program = (

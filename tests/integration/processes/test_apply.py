@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -139,6 +140,19 @@ def test_a_dry_run_changes_nothing(quiet: Fleet, adapters: Adapters) -> None:
     wish = replace(quiet.spec, listen=Listen(port=1), adapters=(adapters["ada"],))
     assert {change.how for change in quiet.apply(wish, dry_run=True)} == {"live", "restart"}
     assert quiet.state.read_spec() == quiet.spec
+
+
+def test_gateway_settings_come_live(quiet: Fleet) -> None:
+    """A key that the fleet file asks for from now on is asked for, while everything runs."""
+    before = quiet.spec
+    digest = hashlib.sha256(b"sk-test").hexdigest()
+    (change,) = quiet.apply(replace(before, gateway=replace(before.gateway, key_sha256=digest)))
+    assert change.how == "live"
+    with quiet.client() as client:
+        quiet.wait_for(lambda: client.get("/models").status_code == 401)
+        assert client.get("/models", headers={"authorization": "Bearer sk-test"}).status_code == 200
+        quiet.apply(before)
+        quiet.wait_for(lambda: client.get("/models").status_code == 200)
 
 
 def test_what_was_applied_outlives_control(make_fleet: MakeFleet, adapters: Adapters) -> None:
