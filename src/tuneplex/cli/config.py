@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tuneplex import fleetfile
+from tuneplex.app.prepare import preview
 from tuneplex.cli import render
 from tuneplex.cli.terminal import Terminal
+from tuneplex.errors import UserError
 
 __all__ = ["show"]
 
@@ -18,7 +20,13 @@ def show(path: Path, *, as_json: bool) -> int:
         FleetFileError: The file is wrong.
     """
     terminal = Terminal.standard()
-    entries = list(fleetfile.explain(fleetfile.load(path)))
+    file = fleetfile.load(path)
+    try:
+        spec = preview(file)
+    except UserError as error:  # a file that cannot be served yet can still be looked at
+        terminal.warn(str(error))
+        spec = None
+    entries = fleetfile.explain(file, spec)
     if as_json:
         terminal.json([{"key": key, "value": value, "from": origin} for key, value, origin in entries])
     else:

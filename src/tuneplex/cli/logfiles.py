@@ -10,10 +10,24 @@ from typing import BinaryIO
 __all__ = ["Follower", "follow", "tail"]
 
 _BLOCK = 64 * 1024
+_KEPT = 4  # files of one log: the current one and three older ones
 
 
 def tail(path: Path, lines: int) -> list[str]:
-    """The last lines of a file, however large it is; none when it is not there."""
+    """The last lines of a log, however large it is; none when it is not there.
+
+    A process that starts again begins a new file and keeps the old one as `path.1`: the lines before come from there.
+    """
+    found: list[str] = []
+    for older in range(_KEPT):
+        file = path.with_name(f"{path.name}.{older}") if older else path
+        found = [*_tail_of_file(file, lines - len(found)), *found]
+        if len(found) >= lines:
+            break
+    return found
+
+
+def _tail_of_file(path: Path, lines: int) -> list[str]:
     try:
         with path.open("rb") as file:
             data = _last_blocks(file, lines)

@@ -46,9 +46,9 @@ class Watch:
         """Watch the start until the fleet answers.
 
         Raises:
-            EngineStartError: A replica gave up, the supervisor ended, or the time is over; the tail holds the last
-                lines of the log.
-                StateError: The supervisor could not start.
+            EngineStartError: A replica does not start, the supervisor ended, or the time is over; the tail holds
+                the last lines of the log.
+            StateError: The supervisor could not start.
         """
         with self._showing() as show:
             while True:
@@ -85,8 +85,8 @@ class Watch:
 
     def _refuse_failure(self, status: Status | None, timeout_s: float) -> None:
         for replica in status.replicas if status else ():
-            if replica.gave_up:
-                raise EngineStartError(f"{replica.name} gave up: {replica.detail}", tail=_tail(replica))
+            if _is_hopeless(replica):
+                raise EngineStartError(f"{replica.name} does not start: {replica.detail}", tail=_tail(replica))
         if self.elapsed_s > timeout_s:
             slow = (
                 next((one for one in status.replicas if one.state is not ReplicaState.READY), None) if status else None
@@ -114,6 +114,14 @@ class Watch:
         for line in news(self._last, status):
             self.terminal.say(line)
         self._last = status
+
+
+def _is_hopeless(replica: ReplicaStatus) -> bool:
+    """Whether waiting is in vain: one that ended twice before it was ever ready will do so again.
+
+    Control itself is more patient, because it also looks after fleets that nobody watches.
+    """
+    return replica.gave_up or (replica.state is ReplicaState.DEAD and replica.restarts > 0)
 
 
 def _tail_of_unready(status: Status | None) -> str:

@@ -23,6 +23,16 @@ def test_tail_of_a_file_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert tail(tmp_path / "none.log", 5) == []
 
 
+def test_tail_goes_back_into_older_files(tmp_path: Path) -> None:
+    """A process that has just started again has few lines; why the last one ended stands in the file before."""
+    (tmp_path / "a.log").write_text("new\n")
+    (tmp_path / "a.log.1").write_text("middle\nout of memory\n")
+    (tmp_path / "a.log.2").write_text("oldest\n")
+    assert tail(tmp_path / "a.log", 1) == ["new"]
+    assert tail(tmp_path / "a.log", 2) == ["out of memory", "new"]
+    assert tail(tmp_path / "a.log", 99) == ["oldest", "middle", "out of memory", "new"]
+
+
 def test_tail_survives_bytes_that_are_no_text(tmp_path: Path) -> None:
     """An engine may write anything."""
     path = tmp_path / "a.log"

@@ -1,0 +1,115 @@
+"""The examples that people copy from the documentation work."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.command_line import CommandLine, write_adapter
+from tests.support.documents import ROOT, Block, blocks
+from tuneplex.cli.main import build
+from tuneplex.errors import ApiError, NotFound
+from tuneplex.fleetfile import load
+from tuneplex.gateway.pages import unknown_model
+
+PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+COMMANDS = [
+    (block, line)
+    for block in blocks("console", *PAGES)
+    for line in block.text.splitlines()
+    if line.startswith("tuneplex ")
+]
+APP = build(decorated=False)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+def as_here(text: str, running: CommandLine) -> str:
+    """An example with this fleet's address and key."""
+    status = json.loads(running.run("status", "--json").stdout)
+    return text.replace("http://127.0.0.1:8000/v1", status["url"]).replace("your-key", "sk-shop")
+
+
+@pytest.mark.parametrize("block", blocks("python", "README.md"), ids=str)
+def test_python_example_gets_an_answer(block: Block, running: CommandLine) -> None:
+    """The Python example prints what the fine-tune says."""
+    command = [sys.executable, "-c", as_here(block.text, running)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not on this machine")
+@pytest.mark.parametrize("block", blocks("bash", "README.md"), ids=str)
+def test_curl_example_gets_an_answer(block: Block, running: CommandLine) -> None:
+    """The curl example prints a chat completion by the fine-tune."""
+    command = ["bash", "-c", as_here(block.text, running)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert json.loads(done.stdout)["model"] == "contacts", done.stdout
+
+
+@pytest.mark.parametrize("block,line", COMMANDS, ids=str)
+def test_documented_command_exists(block: Block, line: str) -> None:
+    """Each command of tuneplex in the documentation exists, with the options that are shown."""
+    words = shlex.split(line, comments=True)[1:]
+    names = [word for word in words if not word.startswith("-")]
+    while names and CliRunner().invoke(APP, [*names, "--help"]).exit_code != 0:
+        names.pop()
+    assert names, f"{block}: no such command"
+    page = CliRunner().invoke(APP, [*names, "--help"]).stdout
+    assert all(option in page for option in words if option.startswith("--"))
+
+
+def test_readme_commands_run_in_their_order(cli: CommandLine) -> None:
+    """A fleet is started, looked at, asked and changed with the README's own commands."""
+    lines = [line for _block, line in COMMANDS if _block.page == "README.md"]
+    assert [shlex.split(line)[1] for line in lines] == ["up", "status", "ask", "apply"]
+    try:
+        for line in lines:
+            words = shlex.split(line, comments=True)[1:]
+            extra = ["--detach"] if words[0] == "up" else []
+            done = cli.run(*words, *extra, stdin="y\n")
+            assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+    finally:
+        cli.run("down")
+    assert cli.processes() == {}
+
+
+@pytest.mark.parametrize("block", blocks("yaml", "README.md", "docs/engines.md"), ids=str)
+def test_fleet_file_examples_are_valid(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fleet file that is shown passes the checks, given the files it names."""
+    monkeypatch.setenv("ENGINE_KEY", "sk-engine")
+    for name in re.findall(r"\./adapters/(\w+)", block.text):
+        write_adapter(tmp_path / "adapters" / name)
+    path = tmp_path / "fleet.yaml"
+    path.write_text(block.text.replace("/opt/vllm/bin/python", sys.executable))
+    assert load(path).adapters
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", *PAGES])
+def test_links_lead_somewhere(page: str) -> None:
+    """Links between the pages name files that exist."""
+    here = (ROOT / page).parent
+    broken = [link for link in LINK.findall((ROOT / page).read_text()) if not (here / link).exists()]
+    assert not broken
+
+
+def test_error_example_is_what_the_gateway_says() -> None:
+    """The error shown in the API page is the gateway's own, word for word."""
+    (block,) = blocks("json", "docs/api.md")
+    assert json.loads(unknown_model("legla").body()) == json.loads(block.text)
+
+
+def test_error_table_names_each_status() -> None:
+    """The API page has a row for each status that an error of ours can have."""
+    table = (ROOT / "docs/api.md").read_text()
+    statuses = {kind.status for kind in ApiError.__subclasses__()}
+    assert NotFound.status in statuses
+    assert [status for status in statuses if not re.search(rf"^\| [\d, ]*{status}", table, re.MULTILINE)] == []
