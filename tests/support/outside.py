@@ -19,7 +19,7 @@ _TRACED = re.compile(r'sa_family=AF_INET6?,.*?(?:inet_addr\("([^"]+)"\)|inet_pto
 
 
 class Sentry:
-    """Looks at the sockets of some processes ten times a second, from another thread.
+    """Looks at the sockets of some processes four times a second, from another thread.
 
     Args:
         processes: Tells which.
@@ -47,7 +47,7 @@ class Sentry:
             thread.join()
 
     def _watch(self) -> None:
-        while not self._stop.wait(0.1):
+        while not self._stop.wait(0.25):
             sockets = _remote_addresses()
             for pid in self._processes():
                 for inode in _sockets(pid):
