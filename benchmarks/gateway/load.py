@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Self
 
 from benchmarks.gateway.client import Client
@@ -45,14 +46,19 @@ class Names:
 class Load:
     """The upstream, and the clients of the phase under way.
 
-    An async context manager: the upstream's port stays the same until it ends.
+    An async context manager: the upstream's addresses stay the same until it ends.
+
+    Attributes:
+        port: Where the upstream listens on the loopback interface.
+        path: The Unix socket on which it listens as well.
     """
 
     def __init__(self) -> None:
         self.port = 0
+        self.path = ""
         self._exchanges: dict[str, Exchange] = {}
         self._opened: set[asyncio.BaseTransport] = set()
-        self._server: asyncio.Server | None = None
+        self._open = AsyncExitStack()
         self._clients: list[Client] = []
         self._over: asyncio.Future[None] | None = None
         self._to_send = 0
@@ -62,15 +68,20 @@ class Load:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        async with AsyncExitStack() as stack:
+            tcp = await loop.create_server(self._accept, "127.0.0.1", 0)
+            stack.callback(tcp.close)
+            self.port = tcp.sockets[0].getsockname()[1]
+            self.path = f"{stack.enter_context(TemporaryDirectory(prefix='tp', dir='/tmp'))}/engine.sock"
+            unix = await loop.create_unix_server(self._accept, self.path)
+            stack.callback(unix.close)
+            self._open = stack.pop_all()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._server is not None:
-            self._server.close()
         for transport in tuple(self._opened):
             transport.close()
+        await self._open.aclose()
 
     def _accept(self) -> Upstream:
         return Upstream(self._exchanges.get, self._fail, self._opened)

@@ -86,7 +86,7 @@ async def measure(plan: Plan, done: Callable[[Round], None]) -> dict[str, list[s
     """
     with ExitStack() as stack:
         async with Load() as load:
-            proxies = [stack.enter_context(running(target, load.port, _core(plan))) for target in plan.targets]
+            proxies = [stack.enter_context(running(target, load, _core(plan))) for target in plan.targets]
             for proxy in proxies:
                 await proxy.ready(load)
             for number in range(1, plan.rounds + 1):

@@ -97,19 +97,20 @@ class Proxy:
 
 
 @contextmanager
-def running(target: Target, upstream_port: int, core: int | None) -> Iterator[Proxy]:
+def running(target: Target, load: Load, core: int | None) -> Iterator[Proxy]:
     """Start a target and end it again.
 
     Args:
         target: What to start.
-        upstream_port: Where the engine listens.
+        load: The engine, which listens.
         core: The core it is pinned to, from its first instruction on; None for no pinning.
     """
     if target.command is None:
-        yield Proxy(target, upstream_port)
+        yield Proxy(target, load.port)
         return
     port, spare = _free_ports(2)
-    command = target.command(port, f"http://127.0.0.1:{upstream_port}", spare)
+    upstream = f"unix:{load.path}" if target.unix else f"http://127.0.0.1:{load.port}"
+    command = target.command(port, upstream, spare)
     with tempfile.TemporaryFile() as log:
         with on_core(core):
             process = _start(command, log)

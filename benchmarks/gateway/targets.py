@@ -28,6 +28,7 @@ class Target:
         command: Makes the command line from the port to listen on, the upstream's URL and a second free port; None
             for no proxy at all.
         names: Of the model, on both sides.
+        unix: Whether it reaches the upstream by its Unix socket.
         requirements: Stem of the file that pins what its environment has; None if it runs in ours.
         default: Whether it is measured when `--only` is not given.
     """
@@ -36,6 +37,7 @@ class Target:
     what: str
     command: Callable[[int, str, int], list[str]] | None
     names: Names = field(default=_PLAIN)
+    unix: bool = False
     requirements: str | None = None
     default: bool = True
 
@@ -97,6 +99,14 @@ TARGETS = (
         "tuneplex gateway (Python, asyncio's own loop)",
         _tuneplex("asyncio"),
         _RENAMED,
+        default=False,
+    ),
+    Target(
+        "tuneplex-unix",
+        "tuneplex gateway, engine on a Unix socket as in a local fleet",
+        _tuneplex("uvloop"),
+        _RENAMED,
+        unix=True,
         default=False,
     ),
 )
