@@ -22,7 +22,7 @@ from tuneplex.testing import write_fake_python
 __all__ = ["CommandLine", "Running", "write_adapter", "write_base"]
 
 Shapes = Mapping[str, tuple[int, ...]]
-_PATIENCE_S = 120.0
+_PATIENCE_S = 120.0  # for one command; machines that run tests are busy
 
 
 def write_base(directory: Path) -> Path:
@@ -141,8 +141,10 @@ class CommandLine:
         )
         return path
 
-    def run(self, *words: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
+    def run(
+        self, *words: str, stdin: str = "", patience_s: float = _PATIENCE_S, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, with further environment variables."""
         return subprocess.run(
             self._command(words),
             cwd=self.directory,
@@ -150,7 +152,7 @@ class CommandLine:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=_PATIENCE_S,
+            timeout=patience_s,
             check=False,
         )
 

@@ -111,9 +111,9 @@ def _answer(terminal: Terminal, status: Status, key: str, asked: Mapping[str, Qu
 def answers_table(answers: Sequence[Answers], base: str) -> RenderableType:
     """The answers side by side, for a terminal."""
     table = Table(box=box.ROUNDED, show_lines=True, header_style="bold", expand=True, padding=(0, 1))
-    table.add_column("asked", ratio=3)
-    table.add_column(Text(f"{base} (base)"), ratio=4)
-    table.add_column("its fine-tune", ratio=4)
+    table.add_column("asked", ratio=3, overflow="fold")
+    table.add_column(Text(f"{base} (base)"), ratio=4, overflow="fold")
+    table.add_column("its fine-tune", ratio=4, overflow="fold")
     for one in answers:
         table.add_row(
             Text.assemble((one.question.about, "dim"), "\n", one.question.prompt),
