@@ -33,7 +33,7 @@ class Dialect(Protocol):
         """
 
     def renamer(self, *, name: str, shown: str) -> Renamer:
-        """What turns the engine's name into the client's in a reply, one for each reply."""
+        """What turns the engine's name into the client's in a reply."""
 
     def error(self, status: int, body: bytes, *, name: str, shown: str) -> ApiError:
         """What the client is told when the engine answered with an error.

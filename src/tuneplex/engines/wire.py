@@ -9,7 +9,8 @@ from tuneplex.errors import ApiError, EngineRefused, Unavailable, UpstreamError
 __all__ = ["engine_error", "stream_error", "with_model"]
 
 _KEY = b'"model"'
-_SEPARATORS = (b":", b": ")
+_SEPARATORS = (b": ", b":")
+_ONE_KEY = 2  # parts
 _TEXT_LIMIT = 2000
 
 _BAD_REQUEST = 400
@@ -36,17 +37,17 @@ def with_model(body: bytes, *, asked: str | None, name: str) -> bytes:
         asked: What its `model` is now; None when it has none.
         name: What it should be.
     """
-    at = body.find(_KEY)
-    if asked is None or at < 0 or body.find(_KEY, at + 1) >= 0:
+    parts = body.split(_KEY, 2)
+    if asked is None or len(parts) != _ONE_KEY:
         return _rebuilt(body, name)
     if asked == name:
         return body
+    before, after = parts
     value = msgspec.json.encode(asked)
     for separator in _SEPARATORS:
-        field = _KEY + separator + value
-        if body.startswith(field, at):
-            end = at + len(field)
-            return b"".join((body[: end - len(value)], msgspec.json.encode(name), body[end:]))
+        if after.startswith(separator + value):
+            rest = after[len(separator) + len(value) :]
+            return b"".join((before, _KEY, separator, msgspec.json.encode(name), rest))
     return _rebuilt(body, name)
 
 

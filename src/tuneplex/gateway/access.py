@@ -12,6 +12,8 @@ from tuneplex.types import GatewaySettings, Principal
 
 __all__ = ["authenticate", "cors_headers", "is_loopback", "preflight_headers"]
 
+_ANYBODY = Principal("default", "none")
+_KEY_HOLDER = Principal("default", "default")
 _BEARER = b"bearer "
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9 ,_-]{1,2000}")
 
@@ -23,13 +25,13 @@ def authenticate(settings: GatewaySettings, authorization: bytes) -> Principal:
         Unauthorized: The token is missing or not the one we know.
     """
     if settings.key_sha256 is None:
-        return Principal("default", "none")
+        return _ANYBODY
     if authorization[:7].lower() != _BEARER:
         raise Unauthorized("You need to send a key: `Authorization: Bearer KEY`.", code="missing_api_key")
     digest = sha256(authorization[7:].strip()).hexdigest()
     if not compare_digest(digest, settings.key_sha256):
         raise Unauthorized("This key is not valid.", code="invalid_api_key")
-    return Principal("default", "default")
+    return _KEY_HOLDER
 
 
 def is_loopback(peer: str) -> bool:
@@ -44,9 +46,9 @@ def is_loopback(peer: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def cors_headers(settings: GatewaySettings, origin: bytes | None) -> bytes:
+def cors_headers(settings: GatewaySettings, origin: bytes) -> bytes:
     """Header lines that let a page of `origin` read the reply; none if it may not."""
-    if origin is None or not settings.cors_origins:
+    if not settings.cors_origins:
         return b""
     if "*" in settings.cors_origins:
         allowed = b"*"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tuneplex.engines.rename import StreamRenamer
 from tuneplex.errors import ApiError
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.heads import EVENT_STREAM, JSON
@@ -55,13 +56,17 @@ class StreamAnswer:
 
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
         """Pass on the events that are complete."""
-        if self._framer.held or not data.endswith(_BORDER):
+        mark = self._error_mark
+        if data.find(b"\n") == len(data) - 2 and data.endswith(_BORDER) and not self._framer.held:
+            failed = data.startswith(mark)  # the usual case: this is one event of one line
+        else:
             data = self._whole_events(data)
+            failed = mark in data
         relay = self._relay
+        if failed:
+            self._engine_failed(data)
+            return
         if data:
-            if self._error_mark in data:
-                self._engine_failed(data)
-                return
             data = self._rename(data)
             relay.chunks += 1
             if relay.chunks == 1:
@@ -167,7 +172,7 @@ class LongAnswer:
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
         self._exchange = relay.exchange
-        self._renamer = relay.renamer()
+        self._renamer = StreamRenamer(relay.renamer())
         self._exchange.start(200, JSON)
 
     reply_started = staticmethod(_unasked)

@@ -103,15 +103,20 @@ class Gateway:
             ApiError: There is no such path, or the key is wrong.
         """
         headers, settings = exchange.headers, self.view.settings
-        given = headers.get(b"x-request-id", b"")
-        exchange.request_id = given if _SANE_ID.fullmatch(given) else next(self._ids)
-        exchange.extra = cors_headers(settings, headers.get(b"origin"))
+        given = headers.get(b"x-request-id")
+        exchange.request_id = given if given is not None and _SANE_ID.fullmatch(given) else next(self._ids)
+        if b"origin" in headers:
+            exchange.extra = cors_headers(settings, headers[b"origin"])
         if exchange.method == "OPTIONS":
             return
         target = exchange.target = find_target(exchange.method, exchange.path)
-        if target.page in {Page.HEALTH, Page.READY} or (target.page is Page.METRICS and is_loopback(exchange.peer)):
+        if target.route is None and self._open(target, exchange):
             return
         exchange.principal = authenticate(settings, headers.get(b"authorization", b""))
+
+    def _open(self, target: Target, exchange: Exchange) -> bool:
+        """Whether a page needs no key."""
+        return target.page in {Page.HEALTH, Page.READY} or (target.page is Page.METRICS and is_loopback(exchange.peer))
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a complete request."""

@@ -15,6 +15,8 @@ from tuneplex.types import Principal
 __all__ = ["Exchange", "Listener", "Owner"]
 
 _LAST_CHUNK = b"0\r\n\r\n"
+_KNOWN_SIZES = 2048
+_SIZES = [b"%x\r\n" % size for size in range(_KNOWN_SIZES)]
 
 
 class Listener(Protocol):
@@ -69,7 +71,7 @@ class Exchange:
         complete: All of the request has come.
         expects: The client waits for `100 Continue`.
         status: Of the reply, 0 before it.
-        sent: Bytes of the reply's body so far, with framing.
+        sent: Bytes of the reply's body so far.
     """
 
     # Defaults live on the class: most of them are never set, and that is what makes an exchange cheap.
@@ -158,19 +160,20 @@ class Exchange:
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body, which must not be empty."""
+        size = len(data)
+        self.sent += size
         if self._chunked:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
+            data = b"".join((_SIZES[size] if size < _KNOWN_SIZES else b"%x\r\n" % size, data, b"\r\n"))
         if self._head:
             data = self._head + data
             self._head = b""
-        self.sent += len(data)
         self.transport.write(data)
 
     def finish(self, data: bytes = b"") -> None:
         """Send the last piece, which may be empty, and end the reply."""
+        self.sent += len(data)
         if self._chunked:
             data = b"%x\r\n%b\r\n%b" % (len(data), data, _LAST_CHUNK) if data else _LAST_CHUNK
-        self.sent += len(data)
         self.transport.write(self._head + data)
         self._head = b""
         self._owner.replied(self)

@@ -318,18 +318,16 @@ class ClientConnection(asyncio.Protocol):
         self.on_header = self._headers.__setitem__
         self._parser = httptools.HttpRequestParser(self)
 
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        self._url = b""
-        self._headers.clear()
-        self._in_head = True
-        self._overhead = 0
-        self._exchange = None
-        self._deadline = 0.0  # the one for idle connections; `_advance` sets the next
-
     def on_url(self, url: bytes) -> None:
-        """A piece of the target."""
-        self._url += url
+        """A piece of the target: a request begins, or goes on."""
+        if not self._in_head:
+            self._in_head = True
+            self._overhead = 0
+            self._deadline = 0.0  # the one for idle connections; `_advance` sets the next
+            self._headers.clear()  # trailers of the request before
+            self._url = url
+        else:
+            self._url += url
 
     def on_headers_complete(self) -> None:
         """Make the exchange and ask the handler whether to go on."""
@@ -339,10 +337,10 @@ class ClientConnection(asyncio.Protocol):
             return
         headers = {name.lower(): value for name, value in self._headers.items()}
         self._exchange = exchange = Exchange(self, parser.get_method().decode(), _path(self._url), headers)
-        if parser.get_http_version() != "1.1":
-            exchange.modern = False
+        if not parser.should_keep_alive():
             exchange.close = True
-        elif not parser.should_keep_alive():
+        if (exchange.close or b"connection" in headers) and parser.get_http_version() != "1.1":
+            exchange.modern = False
             exchange.close = True
         self._queue.append(exchange)
         try:
@@ -394,4 +392,6 @@ def _path(target: bytes) -> str:
     """The path of a request target in origin form (`/v1/models?x`) or absolute form (`http://host/v1/models`)."""
     if not target.startswith(b"/") and b"://" in target:
         target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
-    return target.partition(b"?")[0].decode("latin-1")
+    if b"?" in target:
+        target = target.partition(b"?")[0]
+    return target.decode("latin-1")

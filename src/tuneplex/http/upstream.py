@@ -70,13 +70,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool = pool
         self._parts: list[bytes] = []
         self._headers: dict[bytes, bytes] = {}
+        self._reply_headers: dict[bytes, bytes] = {}
         self._reset()
-        # Found by the parser as its body callback: no Python frame for each piece.
+        # Found by the parser as its callbacks: no Python frame for each header and piece.
+        self.on_header = self._headers.__setitem__
         self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
 
     def _reset(self) -> None:
-        self._headers = {}
+        self._headers.clear()
         self._status = 0
         self._announced = False
         self._complete = False
@@ -139,7 +141,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail(Broken("the head of the reply is too large"))
             return False
         self._announced = True
-        call.receiver.reply_started(Reply(self._status, self._headers))
+        call.receiver.reply_started(Reply(self._status, self._reply_headers))
         return self.call is call
 
     def _finish(self, call: Call, data: bytes) -> None:
@@ -176,18 +178,14 @@ class UpstreamConnection(asyncio.Protocol):
 
     # --- the parser's side
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep one header."""
-        self._headers[name.lower()] = value
-
     def on_headers_complete(self) -> None:
         """Take the status and how the body ends."""
         self._status = self._parser.get_status_code()
         if self._status < _OK:
-            self._headers = {}
+            self._headers.clear()
             return
         self._keep_alive = self._parser.should_keep_alive()
-        headers = self._headers
+        self._reply_headers = headers = {name.lower(): value for name, value in self._headers.items()}
         self._until_eof = b"content-length" not in headers and b"transfer-encoding" not in headers
 
     def on_message_complete(self) -> None:

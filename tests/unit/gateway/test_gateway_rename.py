@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuneplex.engines.rename import Renamer
+from tuneplex.engines.rename import Renamer, StreamRenamer
 
 ENGINE = "contacts@0123456789ab"
 CLIENT = "contacts"
@@ -37,7 +37,7 @@ def test_any_split_gives_the_same_reply(*, text: str, cuts: list[int], compact: 
     """However a reply is spelt and cut, the client reads its own name, and generated text is never touched."""
     separators = (",", ":") if compact else (", ", ": ")
     sent = json.dumps(chunk(ENGINE, text), separators=separators, ensure_ascii=ascii_only).encode()
-    renamer = Renamer(ENGINE, CLIENT)
+    renamer = StreamRenamer(Renamer(ENGINE, CLIENT))
     out = b"".join(renamer.feed(piece) for piece in pieces(sent, cuts)) + renamer.flush()
     assert out == Renamer(ENGINE, CLIENT).events(sent)
     assert json.loads(out) == chunk(CLIENT, text)
@@ -67,4 +67,4 @@ def test_the_same_name_costs_nothing() -> None:
     """Without anything to exchange the bytes are passed on as they are."""
     data = b'data: {"model":"base"}\n\n'
     assert Renamer("base", "base").events(data) is data
-    assert Renamer("base", "base").feed(data) == data
+    assert StreamRenamer(Renamer("base", "base")).feed(data) == data

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tuneplex.engines.rename import Renamer
 from tuneplex.engines.wire import engine_error, stream_error, with_model
 from tuneplex.errors import ApiError
@@ -11,6 +13,9 @@ __all__ = ["OpenAIDialect"]
 
 _DONE = b"[DONE]"
 _LAST_EVENTS = (b'"response.completed"', b'"response.incomplete"', b'"response.failed"', b'"type":"error"')
+
+# A fleet has few names, and making a renamer costs more than using it.
+_renamer = lru_cache(maxsize=4096)(Renamer)
 
 
 class OpenAIDialect:
@@ -29,7 +34,7 @@ class OpenAIDialect:
 
     def renamer(self, *, name: str, shown: str) -> Renamer:
         """Exchanges the values of `model` fields."""
-        return Renamer(name, shown)
+        return _renamer(name, shown)
 
     def error(self, status: int, body: bytes, *, name: str, shown: str) -> ApiError:
         """Understands OpenAI's shape, the flat one, FastAPI's `detail`; hides everything else."""
