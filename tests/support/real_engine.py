@@ -58,7 +58,7 @@ def real_engine(python: Path, base: Path) -> Iterator[RealEngine]:
         engine = RealEngine("base", base, Path(directory) / "engine.sock", "sk-engine", Path(directory) / "adapters")
         log = Path(directory) / "engine.log"
         command: list[str | Path] = [
-            python,
+            python.absolute(),
             "-m",
             "vllm.entrypoints.openai.api_server",
             "--model",

@@ -47,7 +47,9 @@ class Asker:
 
     def completion(self, request: CompletionRequest, model: str) -> Ask:
         """What a plain completion asks for."""
-        if request.prompt is None or request.prompt in ("", []):
+        if request.prompt == []:
+            raise Refusal("You must pass at least one prompt")
+        if request.prompt is None or request.prompt == "":
             raise _wrong("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
         prompts = self._prompts(request.prompt)
         from_text = not isinstance(request.prompt, list) or isinstance(request.prompt[0], str)
@@ -184,6 +186,8 @@ def _check_sampling(request: Sampling) -> None:
         raise _wrong(words, "temperature", request.temperature)
     if request.n is not None and request.n < 1:
         raise Refusal(f"n must be at least 1, got {request.n}.")
+    if request.temperature == 0 and (request.n or 1) > 1:
+        raise Refusal(f"n must be 1 when using greedy sampling, got {request.n}.")
 
 
 def _check_chat(request: ChatRequest) -> None:

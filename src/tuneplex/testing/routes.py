@@ -167,8 +167,8 @@ class Routes:
         if request.previous_response_id is not None:
             words = f"Response with id '{request.previous_response_id}' not found."
             raise Refusal(words, status=404, kind="invalid_request_error", param="response_id")
-        tool = named_tool(request.tools, request.tool_choice)
         ask = self._asker.responses(request, model)
+        tool = named_tool(request.tools, request.tool_choice)
         answer = ResponsesAnswer(ask, request, tool=str(tool["name"]) if tool else None)
         await self._serve(exchange, record, ask, answer, done=b"")
 
