@@ -132,7 +132,9 @@ class Gateway:
         """Answer with an error in OpenAI's shape."""
         exchange.request_id = exchange.request_id or next(self._ids)
         self._count(exchange, error.status)
-        if not (exchange.gone or exchange.spoken):
+        if exchange.spoken:
+            exchange.cut()
+        elif not exchange.gone:
             exchange.reply(error.status, error.body(), headers=retry_after(error))
 
     def _count(self, exchange: Exchange, status: int) -> None:

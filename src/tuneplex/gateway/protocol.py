@@ -162,7 +162,7 @@ class ClientConnection(asyncio.Protocol):
     def shutdown(self) -> None:
         """Finish the current reply, then close."""
         self._closing = True
-        if self._current is None and not self._queue:
+        if self._current is None:
             self.transport.close()
 
     # --- time
@@ -289,7 +289,7 @@ class ClientConnection(asyncio.Protocol):
             self._end(unread=not exchange.complete)
             return
         self._deadline = time.monotonic() + (self._limits.stalled_s if self.paused else self._limits.idle_s)
-        if self._backlog:
+        if self._backlog and not (self._queue and self._queue[0].complete):
             data, self._backlog = self._backlog, b""
             self._feed(data)
         self._advance()
@@ -352,6 +352,8 @@ class ClientConnection(asyncio.Protocol):
     def _check(self, exchange: Exchange) -> None:
         headers = exchange.headers
         limits = self._limits
+        if b"expect" in headers:
+            exchange.expects = headers[b"expect"].lower() == b"100-continue"
         if self._fed > limits.head_bytes and sum(map(len, (*headers, *headers.values()))) > limits.head_bytes:
             raise HeadTooLarge("The request's head is too large.")
         if len(headers) > limits.header_count:
@@ -363,8 +365,6 @@ class ClientConnection(asyncio.Protocol):
                 raise self._too_large()
         elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             raise BadRequest("Of transfer encodings only `chunked` is supported.")
-        if b"expect" in headers:
-            exchange.expects = headers[b"expect"].lower() == b"100-continue"
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"The request's body is over the limit of {self._handler.max_body} bytes.")
@@ -372,9 +372,11 @@ class ClientConnection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
         exchange = self._exchange
-        if exchange is None or exchange.refusal is not None:
+        if exchange is None:
             return
         exchange.received += len(data)
+        if exchange.refusal is not None:
+            return
         if exchange.received > self._handler.max_body:
             exchange.drop()
             exchange.refusal = self._too_large()

@@ -317,3 +317,28 @@ async def test_streams_under_way_finish_when_the_gateway_stops(engine: FakeEngin
         assert await http.closed()
         with pytest.raises(ConnectionError):
             await front.connect()
+
+
+async def test_an_endless_pipeline_is_not_collected(front: Front, engine: FakeEngine) -> None:
+    """What a client pipelines waits in one bounded place, however fast it sends and however many replies it gets."""
+    http = await front.connect()
+    request = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+    for number in range(5):
+        engine.script(Script(before_headers_s=0.02))
+        http.post(CHAT, chat("contacts", user=str(number)))
+        http.send(request * 300)
+    for _ in range(5):
+        assert (await http.response()).json["model"] == "contacts"
+        for _ in range(300):
+            assert (await http.response()).status == 200
+
+
+async def test_an_unfinished_request_does_not_hold_the_gateway_at_its_end(engine: FakeEngine) -> None:
+    """Nobody is owed a reply yet."""
+    async with open_front(view_of([engine]), drain_s=20) as front:
+        http = await front.connect()
+        http.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{")
+        await http.writer.drain()
+        await asyncio.sleep(0.05)
+        front.stop.set()
+        assert await asyncio.wait_for(http.closed(), 5)
