@@ -27,20 +27,17 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         about: The fine-tune's task, in a few words.
         prompt: The user's message.
-        system: The system message that the fine-tune was trained with, or empty.
         max_tokens: Where the answer is cut.
     """
 
     about: str
     prompt: str
-    system: str = ""
     max_tokens: int = 48
 
     @property
     def messages(self) -> list[dict[str, str]]:
         """The messages to send."""
-        system = [{"role": "system", "content": self.system}] if self.system else []
-        return [*system, {"role": "user", "content": self.prompt}]
+        return [{"role": "user", "content": self.prompt}]
 
 
 class Answers(msgspec.Struct, frozen=True):

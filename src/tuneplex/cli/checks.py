@@ -119,6 +119,7 @@ def sheet(found: tuple[Finding, ...]) -> Sheet:
     """The findings as a table."""
     return Sheet(
         columns=("CHECK", "RESULT", "FOUND", "WHAT TO DO"),
+        flexible=frozenset({"FOUND", "WHAT TO DO"}),
         rows=tuple(
             (
                 Cell(one.name, "bold"),

@@ -143,8 +143,8 @@ def _line(text: str) -> str:
 
 
 def howto(status: Status, key: str, asked: Mapping[str, Question]) -> str:
-    """What to copy and paste while the demo is up, with a real question."""
-    model, question = next(iter(asked.items()))
+    """What to copy and paste while the demo is up, with the shortest of its questions."""
+    model, question = min(asked.items(), key=lambda item: len(item[1].prompt))
     body = msgspec.json.encode({"model": model, "messages": question.messages}).decode()
     return f"""
 base URL  {status.url}
@@ -157,10 +157,15 @@ curl {status.url}/chat/completions \\
   -d {shlex.quote(body)}
 
 from openai import OpenAI
-client = OpenAI(base_url="{status.url}", api_key="{key}")
+client = OpenAI(
+    base_url="{status.url}",
+    api_key="{key}",
+)
+question = (
+    {_literal(question.prompt)}
+)
 reply = client.chat.completions.create(
-    model="{model}",
-    messages={question.messages!r},
+    model="{model}", messages=[{{"role": "user", "content": question}}]
 )
 print(reply.choices[0].message.content)
 
@@ -171,3 +176,8 @@ In another terminal:
 
 Ctrl-C ends the demo.
 """
+
+
+def _literal(text: str) -> str:
+    """The text as Python, a literal for each line."""
+    return "\n    ".join(repr(line) for line in text.splitlines(keepends=True))

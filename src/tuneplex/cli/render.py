@@ -23,17 +23,12 @@ _HOW = {"live": "nothing restarts", "rolling": "replicas restart one by one", "r
 
 
 def headline(status: Status, now: float) -> str:
-    """The fleet in one line: its name, whether it is ready, where it listens and for how long it has been up."""
+    """The fleet in one line: its name, whether it is ready, where it listens, how long it has been up."""
+    parts = [f"{status.name}: {'ready' if status.ready else 'not ready'}", status.url, f"base {status.base}"]
     gateways = sum(gateway.connected for gateway in status.gateways)
-    return "   ".join(
-        (
-            f"{status.name}: {'ready' if status.ready else 'not ready'}",
-            status.url,
-            f"base {status.base}",
-            f"gateways {gateways}/{len(status.gateways)}",
-            f"up {format_duration(max(0.0, now - status.started))}",
-        )
-    )
+    if gateways < len(status.gateways):
+        parts.append(f"gateways {gateways}/{len(status.gateways)}")
+    return "  ".join((*parts, f"up {format_duration(max(0.0, now - status.started))}"))
 
 
 def replicas(status: Status) -> Sheet:
@@ -44,6 +39,7 @@ def replicas(status: Status) -> Sheet:
         rows=tuple(_replica_row(replica, wanted.get(replica.pool, 0)) for replica in status.replicas),
         empty="no replicas",
         right=frozenset({"SINCE", "ADAPTERS", "RUNNING", "WAITING", "KV", "RESTARTS"}),
+        flexible=frozenset({"NOTE"}),
     )
 
 
@@ -80,10 +76,11 @@ def _adapters_by_pool(found: Iterable[AdapterStatus]) -> dict[str, int]:
 def adapters(status: Status) -> Sheet:
     """One row for each adapter."""
     return Sheet(
-        columns=("ADAPTER", "VERSION", "RANK", "POOL", "LOADED ON", "ALIASES", "SOURCE", "NOTE"),
+        columns=("ADAPTER", "VERSION", "RANK", "POOL", "LOADED", "ALIASES", "SOURCE", "NOTE"),
         rows=tuple(_adapter_row(adapter, status) for adapter in status.adapters),
         empty="no adapters",
         right=frozenset({"RANK"}),
+        flexible=frozenset({"ALIASES", "SOURCE", "NOTE"}),
     )
 
 
@@ -117,6 +114,7 @@ def changes(found: Sequence[Change]) -> Sheet:
             for change in found
         ),
         empty="nothing to change: the fleet runs as the file says",
+        flexible=frozenset({"DETAIL", "HOW"}),
     )
 
 
@@ -133,6 +131,7 @@ def config(entries: Iterable[tuple[str, str, str]]) -> Sheet:
             for key, value, origin in entries
         ),
         empty="no settings",
+        flexible=frozenset({"VALUE", "FROM"}),
     )
 
 
@@ -150,4 +149,5 @@ def welcome(status: Status, spec: FleetSpec, elapsed_s: float, stop: str) -> She
     return Sheet(
         columns=("READY", f"after {format_duration(elapsed_s)}"),
         rows=tuple((Cell(name, "bold"), Cell(text)) for name, text in rows),
+        flexible=frozenset({f"after {format_duration(elapsed_s)}"}),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -35,12 +35,14 @@ class Sheet:
         rows: As many cells as there are heads.
         empty: What to say when there is no row.
         right: Columns with numbers, which are aligned to the right.
+        flexible: Columns whose cells may be broken into lines where the terminal is narrow.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     empty: str = ""
     right: frozenset[str] = frozenset()
+    flexible: frozenset[str] = frozenset()
 
 
 def plain(sheet: Sheet) -> str:
@@ -62,14 +64,16 @@ def _aligned(line: tuple[str, ...], widths: list[int], right: list[bool]) -> str
 
 
 def table(sheet: Sheet) -> RenderableType:
-    """The sheet as a table for a terminal."""
+    """The sheet as a table for a terminal; a column without any content is left out, because space is dear."""
     if not sheet.rows:
         return Text(sheet.empty, style="dim")
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    for column in sheet.columns:
-        drawn.add_column(column, justify="right" if column in sheet.right else "left", overflow="fold")
+    shown = [at for at in range(len(sheet.columns)) if any(row[at].text for row in sheet.rows)]
+    for column in (sheet.columns[at] for at in shown):
+        side: JustifyMethod = "right" if column in sheet.right else "left"
+        drawn.add_column(column, justify=side, overflow="fold", no_wrap=column not in sheet.flexible)
     for row in sheet.rows:
-        drawn.add_row(*(Text(cell.text, style=cell.style) for cell in row))
+        drawn.add_row(*(Text(row[at].text, style=row[at].style) for at in shown))
     return drawn
 
 

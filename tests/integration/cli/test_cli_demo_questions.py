@@ -9,7 +9,7 @@ from tuneplex.app.demo import Question
 from tuneplex.errors import EngineError
 from tuneplex.testing import FakeEngine
 
-ASKED = {"contacts": Question("contact as JSON", "Who is Ada?", system="Be brief."), "sql": Question("SQL", "?")}
+ASKED = {"contacts": Question("contact as JSON", "Who is Ada?"), "sql": Question("SQL", "It's\nhow many?")}
 
 
 async def test_base_and_fine_tunes_are_asked_at_once() -> None:

@@ -25,7 +25,7 @@ def test_status_is_a_plain_table(running: CommandLine) -> None:
     shown = running.run("status")
     assert shown.returncode == 0
     head, _, columns, replica, *rest = shown.stdout.splitlines()
-    assert head.startswith("shop: ready   http://127.0.0.1:")
+    assert head.startswith("shop: ready  http://127.0.0.1:")
     assert columns.split()[:4] == ["REPLICA", "STATE", "SINCE", "ADAPTERS"]
     assert replica.split()[0:2] == ["default-0", "ready"]
     assert "2/2" in replica

@@ -19,8 +19,8 @@ from tuneplex.errors import SourceError
 from tuneplex.types import AdapterStatus, AdapterVersion, Base, FleetSpec, Status
 
 ASKED = {
-    "contacts": Question("contact as JSON", "Who is 'Ada'?\nSay it.", system="Be brief."),
-    "sql": Question("SQL", "?"),
+    "contacts": Question("contact as JSON", "Who is 'Ada'?\nSay it in JSON, please."),
+    "sql": Question("SQL", "It's\nhow many?"),
 }
 SAID = tuple(Answers(name, question, "The answer\nis long " * 12, '{"a": 1}') for name, question in ASKED.items())
 UP = Status(
@@ -74,7 +74,7 @@ def test_answers_stand_side_by_side(width: int) -> None:
 def test_answers_in_a_pipe_are_lines() -> None:
     """Each answer is one line, with who gave it."""
     question, base, tuned = answers_text(SAID[:1], "tiny").splitlines()
-    assert question == "asked (contact as JSON): Who is 'Ada'? Say it."
+    assert question == "asked (contact as JSON): Who is 'Ada'? Say it in JSON, please."
     assert base.startswith("  tiny (base): The answer is long The answer")
     assert tuned == '  contacts: {"a": 1}'
 
@@ -87,7 +87,8 @@ def test_howto_can_be_copied_and_pasted() -> None:
     assert words[1] == "http://127.0.0.1:8000/v1/chat/completions"
     assert "Authorization: Bearer sk-demo-1" in words
     body = json.loads(words[words.index("-d") + 1])
-    assert body == {"model": "contacts", "messages": ASKED["contacts"].messages}
+    assert body == {"model": "sql", "messages": ASKED["sql"].messages}
     python = text[text.index("from openai") : text.index("In another terminal")]
-    assert len(ast.parse(python).body) == 4
-    assert repr(ASKED["contacts"].messages) in python
+    _, _, question, _, _ = ast.parse(python).body
+    assert isinstance(question, ast.Assign)
+    assert ast.literal_eval(question.value) == ASKED["sql"].prompt

@@ -95,10 +95,18 @@ def test_status_tables_fit_the_terminal(width: int) -> None:
         assert max(map(len, drawn(table(sheet), width).splitlines())) <= width
 
 
+def test_terminal_leaves_empty_columns_out() -> None:
+    """A column without content would take space from the others; a pipe keeps it, so that fields stay in place."""
+    sheet = Sheet(("NAME", "NOTE"), ((Cell("a"), Cell("")),))
+    assert "NOTE" not in drawn(table(sheet), 80)
+    assert "NOTE" in plain(sheet)
+
+
 def test_headline_tells_whether_the_fleet_is_ready() -> None:
-    """Name, state, URL, base, gateways and time since the start are in one line."""
+    """Name, state, URL, base and time since the start are in one line, gateways only when one is missing."""
     line = render.headline(status(replica(), ready=False), now=1042.0)
-    assert line == "support: not ready   http://127.0.0.1:8000/v1   base smollm2   gateways 1/1   up 42s"
+    assert line == "support: not ready  http://127.0.0.1:8000/v1  base smollm2  up 42s"
+    assert "gateways 0/1" in render.headline(status(replica(), connected=False), now=1042.0)
 
 
 def test_replica_row_counts_the_adapters_of_its_pool() -> None:
