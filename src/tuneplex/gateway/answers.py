@@ -15,7 +15,7 @@ from tuneplex.engines.rename import StreamRenamer
 from tuneplex.errors import ApiError
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.heads import EVENT_STREAM, JSON
-from tuneplex.http import EventFramer, EventTooLargeError, Reply, UpstreamFault
+from tuneplex.http import EventFramer, EventTooLargeError, UpstreamFault
 from tuneplex.types import Route
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ _SEQUENCE = re.compile(rb'"sequence_number":\s*(\d+)')
 _json = msgspec.json.Decoder(msgspec.Raw)
 
 
-def _unasked(reply: Reply) -> None:
+def _unasked(status: int, headers: dict[bytes, bytes]) -> None:
     """A second head for one request cannot come; the connection sees to that."""
-    raise AssertionError(f"unexpected head with the status {reply.status}")
+    raise AssertionError(f"unexpected head: {status} {headers}")
 
 
 class StreamAnswer:
@@ -199,11 +199,12 @@ class LongAnswer:
 class ErrorAnswer:
     """A reply with an error status, put into OpenAI's shape."""
 
-    __slots__ = ("_body", "_relay", "_reply")
+    __slots__ = ("_body", "_relay", "_retry_after", "_status")
 
-    def __init__(self, relay: Relay, reply: Reply) -> None:
+    def __init__(self, relay: Relay, status: int, headers: dict[bytes, bytes]) -> None:
         self._relay = relay
-        self._reply = reply
+        self._status = status
+        self._retry_after = headers.get(b"retry-after", b"")
         self._body = b""
 
     reply_started = staticmethod(_unasked)
@@ -225,10 +226,9 @@ class ErrorAnswer:
 
     def _tell(self) -> None:
         relay = self._relay
-        error = relay.upstream.dialect.error(self._reply.status, self._body, **relay.names())
-        after = self._reply.headers.get(b"retry-after", b"")
-        if after.isdigit() and error.retry_after_s is not None:
-            error.retry_after_s = int(after)
+        error = relay.upstream.dialect.error(self._status, self._body, **relay.names())
+        if self._retry_after.isdigit() and error.retry_after_s is not None:
+            error.retry_after_s = int(self._retry_after)
         relay.engine_failed(error)
 
 

@@ -120,8 +120,14 @@ class Gateway:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a complete request."""
+        target = exchange.target
         try:
-            self._answer(exchange)
+            if target is None:
+                self._preflight(exchange)
+            elif target.route is not None:
+                self._serve(exchange, target, target.route)
+            else:
+                self._show(exchange, target)
         except ApiError as error:
             self.refuse(exchange, error)
         except Exception:  # noqa: BLE001 - the last resort: a defect of ours must still be an answer
@@ -143,18 +149,6 @@ class Gateway:
         self.ledger.counters.tally(label, "").answered(status)
 
     # --- the way of a request
-
-    def _answer(self, exchange: Exchange) -> None:
-        target = exchange.target
-        if target is None:
-            self._preflight(exchange)
-        elif target.route is not None:
-            self._serve(exchange, target, target.route)
-        elif target.page is Page.METRICS:
-            self._later(self._show_metrics(exchange))
-        else:
-            exchange.reply(200, self._page(target))
-            self._count(exchange, 200)
 
     def _serve(self, exchange: Exchange, target: Target, route: Route) -> None:
         """A request for a model."""
@@ -200,6 +194,13 @@ class Gateway:
         raise Unavailable(f"No engine is ready for the model `{shown}`.", code="no_ready_engine", retry_after_s=2)
 
     # --- pages
+
+    def _show(self, exchange: Exchange, target: Target) -> None:
+        if target.page is Page.METRICS:
+            self._later(self._show_metrics(exchange))
+            return
+        exchange.reply(200, self._page(target))
+        self._count(exchange, 200)
 
     def _page(self, target: Target) -> bytes:
         match target.page:

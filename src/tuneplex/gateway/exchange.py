@@ -59,7 +59,7 @@ class Exchange:
         body: Complete when the handler gets the exchange.
         target: What it is for, once that is known.
         principal: Who sends it, once that is known.
-        received: Bytes of the body so far.
+        received: Bytes of the body.
         request_id: Goes into `x-request-id`.
         extra: More header lines for every kind of reply (CORS).
         listener: Hears of the client while the reply is under way.
@@ -100,7 +100,6 @@ class Exchange:
         self.path = path
         self.headers = headers
         self.started_s = time.monotonic()
-        self._parts: list[bytes] = []
 
     # --- the request
 
@@ -108,22 +107,6 @@ class Exchange:
     def peer(self) -> str:
         """The client's address, empty on a Unix socket."""
         return self._owner.peer
-
-    def receive(self, data: bytes) -> None:
-        """Keep a piece of the body."""
-        self._parts.append(data)
-
-    def drop(self) -> None:
-        """Forget what came of the body."""
-        self._parts.clear()
-
-    def completed(self) -> None:
-        """The body has come to its end."""
-        self.complete = True
-        parts = self._parts
-        if parts:
-            self.body = parts[0] if len(parts) == 1 else b"".join(parts)
-            parts.clear()
 
     # --- the reply
 

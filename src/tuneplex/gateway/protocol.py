@@ -99,6 +99,8 @@ class ClientConnection(asyncio.Protocol):
         self._deaf = False  # whatever else comes is ignored
         self._deadline = 0.0
         self._fed = 0
+        self._received = 0  # bytes of the body of the incomplete request,
+        self._counted = 0  # and the pieces of it that are counted there
         self._dated: tuple[object, bytes] = (None, b"")
         self._new_parser()
 
@@ -184,29 +186,35 @@ class ClientConnection(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         while data:
-            data = self._parse(data)
-
-    def _parse(self, data: bytes) -> bytes:
-        """Parse all of it, or return what remains to be parsed."""
-        self._fed = len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            return self._without_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError:
-            if not (self._queue and self._queue[-1].close and self._queue[-1].complete):
-                self._spoil(BadRequest("This is not a valid HTTP request."))
-            self._deaf = True
-        if self._in_head or self._exchange is not None:
-            self._bound(len(data))
-        return b""
+            under_way = self._in_head or self._exchange is not None
+            self._fed = len(data)
+            try:
+                self._parser.feed_data(data)
+                data = b""
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._without_upgrade(data[upgrade.args[0] :])
+            except httptools.HttpParserError:
+                data = b""
+                if not (self._queue and self._queue[-1].close and self._queue[-1].complete):
+                    self._spoil(BadRequest("This is not a valid HTTP request."))
+                self._deaf = True
+            if self._in_head or self._exchange is not None:
+                self._bound(self._fed if under_way else 0)
 
     def _bound(self, size: int) -> None:
-        """Limit what an incomplete request may send besides its body: head, framing of chunks, trailers."""
+        """Limit an incomplete request: its body, and what it sends besides: head, framing of chunks, trailers."""
+        exchange, body = self._exchange, self._body
+        if exchange is not None:
+            self._received += sum(len(piece) for piece in body[self._counted :])
+            self._counted = len(body)
+            if self._received > self._handler.max_body and exchange.refusal is None:
+                exchange.refusal = self._too_large()
+            if exchange.refusal is not None:
+                body.clear()
+                self._counted = 0
         self._overhead += size
-        body = self._exchange.received if self._exchange is not None else 0
         # A chunk of one byte has six bytes of framing.
-        if self._overhead - body > self._limits.head_bytes + _FRAMING * body and not self._deaf:
+        if self._overhead - self._received > self._limits.head_bytes + _FRAMING * self._received and not self._deaf:
             self._spoil(HeadTooLarge("The request has too much besides its body."))
 
     def _without_upgrade(self, rest: bytes) -> bytes:
@@ -312,17 +320,21 @@ class ClientConnection(asyncio.Protocol):
         self._in_head = False
         self._overhead = 0
         self._exchange: Exchange | None = None
-        # Found by the parser as its header callback: no Python frame for each header. Of repeated ones the last counts;
-        # those for which that would matter (the two that tell the body's length) the parser refuses itself.
+        self._received = 0
+        self._counted = 0
+        # Found by the parser as its callbacks: no Python frame for each header and piece. Of repeated headers the last
+        # counts; those for which that would matter (the two that tell the body's length) the parser refuses itself.
         self._headers: dict[bytes, bytes] = {}
         self.on_header = self._headers.__setitem__
+        self._body: list[bytes] = []
+        self.on_body = self._body.append
         self._parser = httptools.HttpRequestParser(self)
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target: a request begins, or goes on."""
         if not self._in_head:
             self._in_head = True
-            self._overhead = 0
+            self._overhead = self._received = self._counted = 0
             self._deadline = 0.0  # the one for idle connections; `_advance` sets the next
             self._headers.clear()  # trailers of the request before
             self._url = url
@@ -369,25 +381,19 @@ class ClientConnection(asyncio.Protocol):
     def _too_large(self) -> TooLarge:
         return TooLarge(f"The request's body is over the limit of {self._handler.max_body} bytes.")
 
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
-        exchange = self._exchange
-        if exchange is None:
-            return
-        exchange.received += len(data)
-        if exchange.refusal is not None:
-            return
-        if exchange.received > self._handler.max_body:
-            exchange.drop()
-            exchange.refusal = self._too_large()
-        else:
-            exchange.receive(data)
-
     def on_message_complete(self) -> None:
         """The request is complete."""
-        if self._exchange is not None:
-            self._exchange.completed()
-            self._exchange = None
+        exchange, body = self._exchange, self._body
+        if exchange is None:
+            return
+        self._exchange = None
+        exchange.complete = True
+        if body:
+            exchange.body = body[0] if len(body) == 1 else b"".join(body)
+            exchange.received = len(exchange.body)
+            body.clear()
+            if exchange.received > self._handler.max_body and exchange.refusal is None:
+                exchange.refusal = self._too_large()
 
 
 def _path(target: bytes) -> str:

@@ -15,7 +15,7 @@ from tuneplex.gateway.answers import ErrorAnswer, LongAnswer, StreamAnswer, Whol
 from tuneplex.gateway.counters import Counters, Outcome, Tally
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.upstreams import Upstream
-from tuneplex.http import Call, Receiver, Reply, Unreachable, UpstreamFault
+from tuneplex.http import Call, Receiver, Unreachable, UpstreamFault
 from tuneplex.types import Model, Route, Timeouts
 
 __all__ = ["Ledger", "Order", "Relay"]
@@ -135,13 +135,13 @@ class Relay:
 
     # --- what the engine says
 
-    def reply_started(self, reply: Reply) -> None:
+    def reply_started(self, status: int, headers: dict[bytes, bytes]) -> None:
         """Choose how to treat the reply."""
-        if reply.status != _OK:
-            self.receive_with(ErrorAnswer(self, reply))
+        if status != _OK:
+            self.receive_with(ErrorAnswer(self, status, headers))
             return
         wanted = b"text/event-stream" if self.order.stream else b"application/json"
-        if not reply.headers.get(b"content-type", b"").startswith(wanted) or b"content-encoding" in reply.headers:
+        if not headers.get(b"content-type", b"").startswith(wanted) or b"content-encoding" in headers:
             self.misbehaved("the reply is of another type than was asked for")
             return
         self.receive_with(StreamAnswer(self) if self.order.stream else WholeAnswer(self))

@@ -3,7 +3,7 @@
 from tuneplex.http.endpoint import Endpoint
 from tuneplex.http.pool import Call, Pool
 from tuneplex.http.sse import EventFramer, EventTooLargeError
-from tuneplex.http.upstream import Broken, Receiver, Reply, Unreachable, UpstreamFault
+from tuneplex.http.upstream import Broken, Receiver, Unreachable, UpstreamFault
 
 __all__ = [
     "Broken",
@@ -13,7 +13,6 @@ __all__ = [
     "EventTooLargeError",
     "Pool",
     "Receiver",
-    "Reply",
     "Unreachable",
     "UpstreamFault",
 ]

@@ -14,7 +14,7 @@ import httptools
 if TYPE_CHECKING:
     from tuneplex.http.pool import Call, Pool
 
-__all__ = ["Broken", "Receiver", "Reply", "Unreachable", "UpstreamConnection", "UpstreamFault"]
+__all__ = ["Broken", "Receiver", "Unreachable", "UpstreamConnection", "UpstreamFault"]
 
 _MAX_HEAD = 64 * 1024
 _OK = 200
@@ -32,26 +32,11 @@ class Broken(UpstreamFault):
     """The connection ended, or carried no HTTP, before the reply was complete."""
 
 
-class Reply:
-    """The head of a reply.
-
-    Attributes:
-        status: The HTTP status.
-        headers: By lower-case name; of repeated ones the last.
-    """
-
-    __slots__ = ("headers", "status")
-
-    def __init__(self, status: int, headers: dict[bytes, bytes]) -> None:
-        self.status = status
-        self.headers = headers
-
-
 class Receiver(Protocol):
     """Who waits for a reply. None of these is called after `Call.abort`."""
 
-    def reply_started(self, reply: Reply) -> None:
-        """The head has come."""
+    def reply_started(self, status: int, headers: dict[bytes, bytes]) -> None:
+        """The head has come. Header names are in lower case; of repeated headers it is the last."""
 
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - positional: called for every chunk
         """More of the body has come; with `done` the reply is complete (`data` may be empty then)."""
@@ -141,7 +126,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail(Broken("the head of the reply is too large"))
             return False
         self._announced = True
-        call.receiver.reply_started(Reply(self._status, self._reply_headers))
+        call.receiver.reply_started(self._status, self._reply_headers)
         return self.call is call
 
     def _finish(self, call: Call, data: bytes) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tuneplex.http import Broken, Endpoint, Pool, Reply, Unreachable, UpstreamFault
+from tuneplex.http import Broken, Endpoint, Pool, Unreachable, UpstreamFault
 
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -24,9 +24,10 @@ class Waiter:
         self.body = b""
         self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-    def reply_started(self, reply: Reply) -> None:
+    def reply_started(self, status: int, headers: dict[bytes, bytes]) -> None:
         """The head."""
-        self.status = reply.status
+        assert all(name.islower() for name in headers)
+        self.status = status
 
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
         """A piece."""
