@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 from tuneplex.adapters.progress import Progress
 from tuneplex.cli.terminal import Terminal
@@ -64,9 +65,8 @@ class BarProgress:
             return
         text = self._bars.tasks[-1].description
         self._bars.remove_task(self._task)
-        self._bars.console.print(
-            f"[green]✓[/green] {text} [dim]{format_duration(time.monotonic() - self._began)}[/dim]"
-        )
+        took = format_duration(time.monotonic() - self._began)
+        self._bars.console.print(Text.assemble(("✓", "green"), f" {text} ", (took, "dim")))
         self._task = None
 
 
@@ -76,7 +76,12 @@ def shown(terminal: Terminal) -> Iterator[Progress]:
     if not terminal.err.is_terminal:
         yield LineProgress(terminal)
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=30), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=30),
+        TimeElapsedColumn(),
+    )
     with Bars(*columns, console=terminal.err, transient=True) as bars:
         progress = BarProgress(bars)
         yield progress

@@ -94,6 +94,7 @@ class ChildSupervisor:
             raise
         finally:
             self.release()
+            _clean_up(self.state)
         return in_order
 
     def _terminate(self) -> None:
@@ -113,7 +114,6 @@ class ChildSupervisor:
         if not self._wait(_KILLED_S):
             self._process.kill()
             self._process.wait()
-            self.state.close_run()
 
     def release(self) -> None:
         """Give the lifeline back: from now on a foreground fleet ends by itself."""
@@ -163,17 +163,25 @@ def end(state: StateDir, grace_s: float) -> bool:
     """End a fleet that another command started; whether it ended in order.
 
     Raises:
-        StateError: It does not run.
+        StateError: It is not up yet.
     """
     info = state.supervisor()
     if info is None:
-        raise StateError(f"no fleet runs in {state.path}", hint="`tuneplex status` shows what runs")
-    for number, seconds in ((signal.SIGTERM, grace_s), (signal.SIGTERM, _KILLED_S), (signal.SIGKILL, _KILLED_S)):
+        raise StateError(f"the fleet in {state.path} is just starting", hint="try again in a moment")
+    steps = ((signal.SIGTERM, grace_s), (signal.SIGTERM, _KILLED_S), (signal.SIGKILL, _KILLED_S))
+    for step, (number, seconds) in enumerate(steps):
         with contextlib.suppress(ProcessLookupError):
             os.kill(info.pid, number)
         if _unlocked(state, seconds):
-            return seconds is grace_s
+            _clean_up(state)
+            return step == 0
     return False
+
+
+def _clean_up(state: StateDir) -> None:
+    """Remove the run directory that a killed supervisor leaves behind."""
+    if not state.is_locked():
+        state.close_run()
 
 
 def _unlocked(state: StateDir, seconds: float) -> bool:
