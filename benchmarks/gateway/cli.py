@@ -49,8 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     names = [target.name for target in TARGETS]
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds (default 9; 7 or more for a claim)")
     parser.add_argument("--quick", action="store_true", help="a fifth of the requests, 3 rounds: a first look")
-    parser.add_argument("--only", type=_names, metavar="NAME,...", help=f"of {', '.join(names)}")
-    parser.add_argument("--tests", type=_names, default=_TESTS, metavar="NAME,...", help="of stream, unary")
+    parser.add_argument("--only", type=_among(names), metavar="NAME,...", help=f"of {', '.join(names)}")
+    parser.add_argument("--tests", type=_among(_TESTS), default=_TESTS, metavar="NAME,...", help="of stream, unary")
     parser.add_argument("--streams", type=int, default=1500, help="streams in each round (default 1500)")
     parser.add_argument("--requests", type=int, default=15000, help="unary requests in each round (default 15000)")
     parser.add_argument("--concurrency", type=int, default=32, help="clients side by side (default 32)")
@@ -58,13 +58,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _names(text: str) -> tuple[str, ...]:
-    known = {*_TESTS, *(target.name for target in TARGETS)}
-    names = tuple(text.split(","))
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(sorted(known))}")
-    return names
+def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Reads names with commas between them, for argparse."""
+
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+        return names
+
+    return read
 
 
 def _plan(options: argparse.Namespace) -> Plan:
