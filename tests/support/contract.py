@@ -81,6 +81,7 @@ _PLAIN_TOOLS = [{"type": "function", **_FUNCTION}]
 _PLAIN_NAMED = {"type": "function", "name": "weather"}
 _FORM = {"type": "json_schema", "json_schema": {"name": "place", "schema": _CITY}}
 _EXACTLY = {"max_tokens": 4, "ignore_eos": True}
+_BRIEFLY = [{"role": "user", "content": "Say only: yes"}]
 _LUCK = {"temperature": 1, "seed": 3}
 _USAGE = {"include_usage": True, "continuous_usage_stats": True}
 
@@ -88,10 +89,10 @@ _CHATS = (
     _chat("base", **_EXACTLY),
     _chat("adapter", model="ada", **_EXACTLY),
     _chat("no model", model=..., **_EXACTLY),
-    _chat("until its end", max_tokens=300, return_token_ids=True),
+    _chat("until its end", messages=_BRIEFLY, max_tokens=300, return_token_ids=True),
     _chat("stream", stream=True, **_EXACTLY),
     _chat("stream of an adapter", model="ada", stream=True, **_EXACTLY),
-    _chat("stream until its end", stream=True, max_tokens=300),
+    _chat("stream until its end", messages=_BRIEFLY, stream=True, max_tokens=300),
     _chat("stream with ids and usage", stream=True, return_token_ids=True, stream_options=_USAGE, **_EXACTLY),
     _chat("stream with one usage", stream=True, stream_options={"include_usage": True}, **_EXACTLY),
     _chat("choices", n=2, return_token_ids=True, **_LUCK, **_EXACTLY),
@@ -161,7 +162,7 @@ _COMPLETIONS = (
 _RESPONSES = (
     _response("base", max_output_tokens=4, ignore_eos=True),
     _response("adapter", model="ada", max_output_tokens=4, ignore_eos=True),
-    _response("until its end", max_output_tokens=300),
+    _response("until its end", input="Say only: yes", max_output_tokens=300),
     _response(
         "with all that is echoed",
         max_output_tokens=4,
