@@ -12,6 +12,7 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable
 from email.utils import formatdate
 from http import HTTPStatus
+from typing import cast
 
 import httptools
 
@@ -107,7 +108,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio: a client is there."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what asyncio's stream servers always give
+        # uvloop's transports are no subclasses of it, they only behave so
+        transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=_HIGH_WATER)
         self.transport = transport
         self._wire.connections.add(self)
