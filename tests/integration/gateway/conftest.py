@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+import uvloop
 
 from tests.support.front import VERSIONS, Front, open_front, view_of
 from tuneplex.testing import FakeEngine
@@ -22,3 +24,8 @@ async def front(engine: FakeEngine) -> AsyncIterator[Front]:
     """A gateway in front of it."""
     async with open_front(view_of([engine])) as front:
         yield front
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], AbstractEventLoop]]:
+    """These tests run on the event loop that gateways run on."""
+    return {"uvloop": uvloop.new_event_loop}
