@@ -30,8 +30,10 @@ def eligible(
         Those that are ready, have the version loaded and offer the route, in the given order.
     """
     ready = ReplicaState.READY
-    return tuple([
-        replica
-        for replica in replicas
-        if replica.state is ready and version in replica.serves and route in replica.routes
-    ])
+    return tuple(
+        [
+            replica
+            for replica in replicas
+            if replica.state is ready and version in replica.serves and route in replica.routes
+        ]
+    )
