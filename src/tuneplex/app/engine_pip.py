@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tuneplex.adapters import commands
@@ -49,29 +49,43 @@ class Pip:
             step: What people see meanwhile.
         """
         self._progress.step(step)
-        seen: set[str] = set()
+        count = _Count(packages)
 
         def on_line(line: str) -> None:
             if match := _SEEN.match(line.strip()):
-                seen.add(match[1].lower())
-                self._progress.advance(min(len(seen), packages), packages)
+                count.seen.add(match[1].lower())
             elif line.startswith("Installing collected packages") and packages > 1:
-                self._progress.step(f"unpacking {_counted(line)} packages")
+                count.unpack(line.count(",") + 1, already=self._installed())
+                self._progress.step(f"unpacking {count.total} packages")
 
-        command: list[str | Path] = [
-            self._python,
-            "-m",
-            "pip",
-            "install",
-            "--no-deps",
-            "--no-input",
-            "--disable-pip-version-check",
-        ]
-        return commands.run([*command, "--progress-bar=off", *arguments], env=self._env, on_line=on_line)
+        def on_tick() -> None:
+            self._progress.advance(count.done(self._installed), count.total)
+
+        command: list[str | Path] = [self._python, "-m", "pip", "install", "--no-deps", "--no-input"]
+        command += ["--disable-pip-version-check", "--progress-bar=off", *arguments]
+        return commands.run(command, env=self._env, on_line=on_line, on_tick=on_tick)
+
+    def _installed(self) -> int:
+        """How many packages the environment has."""
+        return sum(1 for _ in self._python.parents[1].glob("lib/python3.*/site-packages/*.dist-info"))
 
 
-def _counted(line: str) -> int:
-    return line.count(",") + 1
+class _Count:
+    """Packages that were looked at, then packages that were unpacked: pip says nothing about the latter."""
+
+    def __init__(self, packages: int) -> None:
+        self.total = packages
+        self.seen: set[str] = set()
+        self._already: int | None = None
+
+    def unpack(self, packages: int, *, already: int) -> None:
+        """From now on count unpacked packages."""
+        self.total, self._already = packages, already
+
+    def done(self, installed: Callable[[], int]) -> int:
+        """How far it is, of `total`."""
+        done = len(self.seen) if self._already is None else max(0, installed() - self._already)
+        return min(done, self.total)
 
 
 def failure(what: str, finished: Finished, *, directory: Path) -> UserError:
