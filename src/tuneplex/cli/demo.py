@@ -58,8 +58,8 @@ def demo(*, once: bool, port: int, timeout: str) -> int:
 def _prepared(progress: Progress, port: int) -> FleetSpec:
     """The example fleet with all that it needs, fetched and made."""
     fleet = example.examples() / "demo" / "fleet.yaml"
-    if engine_env.find() is None:
-        engine_env.install(None, progress)
+    if engine_env.find() in {None, str(engine_env.default_directory() / "bin" / "python")}:
+        engine_env.install(None, progress)  # what is there and up to date takes no time
     return example.with_port(prepare(fleet, progress), port)
 
 

@@ -16,7 +16,7 @@ from tuneplex.errors import EngineStartError, StateError
 from tuneplex.launchers.logfile import read_tail
 from tuneplex.types import FleetSpec
 
-__all__ = ["GRACE_S", "ChildSupervisor", "end", "started", "write"]
+__all__ = ["GRACE_S", "ChildSupervisor", "end", "refuse_running", "started", "write"]
 
 GRACE_S = 60.0  # gateways finish their streams, then control, then the engines end
 _LOOK_S = 0.05

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from tuneplex import fleetfile
 from tuneplex.app.prepare import prepare
 from tuneplex.app.state import StateDir, default_path
 from tuneplex.cli import supervisor
@@ -18,7 +19,7 @@ from tuneplex.cli.supervisor import ChildSupervisor
 from tuneplex.cli.terminal import Terminal
 from tuneplex.cli.watch import Watch
 from tuneplex.errors import UserError
-from tuneplex.types import FleetSpec
+from tuneplex.types import FleetSpec, Listen
 from tuneplex.units import parse_duration
 
 __all__ = ["Stopped", "down", "say_stopping", "seconds", "stopping", "up"]
@@ -75,16 +76,29 @@ def up(fleet: Path, *, state_dir: Path | None, detach: bool, timeout: str) -> in
     timeout_s = seconds(timeout, "--timeout")
     try:
         with stopping():
+            state = _vacant(fleet, state_dir)
             with shown(terminal) as progress:
                 spec = prepare(fleet, progress)
-            state = StateDir((state_dir or default_path(spec.name)).absolute())
-            supervisor.refuse_running(state, spec.name)
-            refuse_taken(spec.listen)
             return (
                 _detached(terminal, state, spec, timeout_s) if detach else _attached(terminal, state, spec, timeout_s)
             )
     except Stopped as stopped:
         return stopped.exit_code
+
+
+def _vacant(fleet: Path, state_dir: Path | None) -> StateDir:
+    """Where the fleet's state belongs; what would stop its start is said before anything is fetched.
+
+    Raises:
+        FleetFileError: The file is wrong.
+        StateError: The fleet runs already, or another program has its port.
+    """
+    file = fleetfile.load(fleet)
+    name = file.name or ""
+    state = StateDir((state_dir or default_path(name)).absolute())
+    supervisor.refuse_running(state, name)
+    refuse_taken(Listen(host=file.gateway.host, port=file.gateway.port))
+    return state
 
 
 def _attached(terminal: Terminal, state: StateDir, spec: FleetSpec, timeout_s: float) -> int:
