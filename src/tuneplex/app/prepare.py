@@ -85,14 +85,16 @@ def _base(file: FleetFile, progress: Progress, python: str) -> Base:
     if source is None or not file.runs_engines:
         return Base(name=name, path="", source=source or "")
     with _placed(file, "base", "source"):
-        return fetch_base(name, source, cache_dir(), progress, python=Path(python))
+        return fetch_base(name, source, cache_dir(), progress, python=Path(python), env=os.environ)
 
 
 def _version(file: FleetFile, name: str, base: BaseShape | None, progress: Progress) -> AdapterVersion:
     source = file.adapters[name].source
     with _placed(file, "adapters", name, "source"):
         directory = fetch_adapter(name, source, cache_dir(), progress)
-        return make_version(name, source, directory, base=base, cache=cache_dir())
+        # An engine that runs elsewhere must find the files under the path that the fleet file gives.
+        cache = cache_dir() if file.runs_engines else None
+        return make_version(name, source, directory, base=base, cache=cache)
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def test_base_arrives(hub: Hub, cache: Path) -> None:
     files = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"w", "model-2.safetensors": b"w"}
     doubles = {"consolidated.safetensors": b"ww", "pytorch_model.bin": b"x", "modeling_x.py": b"x"}
     hub.repository("acme/base").commit(files | doubles)
-    found = fetch_base("tiny", "hf:acme/base", cache, Steps(), python=Path("/none"), endpoint=hub.url)
+    found = fetch_base("tiny", "hf:acme/base", cache, Steps(), python=Path("/none"), env={}, endpoint=hub.url)
     assert (found.name, found.source) == ("tiny", "hf:acme/base")
     assert contents(Path(found.path)) == files
 
@@ -222,7 +222,7 @@ def test_adapter_in_the_place_of_the_base(hub: Hub, cache: Path) -> None:
     """A base that is an adapter gets a hint."""
     hub.repository("acme/lora").commit(ADAPTER)
     with pytest.raises(SourceError, match=r"has no config.json") as caught:
-        fetch_base("tiny", "hf:acme/lora", cache, Steps(), python=Path("/none"), endpoint=hub.url)
+        fetch_base("tiny", "hf:acme/lora", cache, Steps(), python=Path("/none"), env={}, endpoint=hub.url)
     assert caught.value.hint == "it belongs under 'adapters'"
 
 

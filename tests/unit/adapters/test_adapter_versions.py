@@ -152,7 +152,7 @@ def test_local_sources(make_adapter: MakeAdapter, base: Path, tmp_path: Path) ->
     progress = SilentProgress()
     directory = make_adapter()
     assert fetch_adapter("a", str(directory), tmp_path / "cache", progress) == directory
-    found = fetch_base("tiny", str(base), tmp_path / "cache", progress, python=Path("/nowhere"))
+    found = fetch_base("tiny", str(base), tmp_path / "cache", progress, python=Path("/nowhere"), env={})
     assert found == Base("tiny", str(base), str(base))
 
 
