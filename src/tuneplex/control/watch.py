@@ -147,7 +147,7 @@ class Watch:
 
     async def _look(self, *, with_metrics: bool) -> None:
         if not self._answered and self._record.log:
-            self._phase = self._driver.phase(read_tail(Path(self._record.log)))
+            self._phase = self._driver.phase(read_tail(Path(self._record.log), since=self._record.started))
         try:
             healthy = await self._driver.healthy(self._server)
             if healthy:

@@ -100,7 +100,7 @@ class Gateway:
         """Name the request, find out what it is for and who sends it.
 
         Raises:
-            ApiError: There is no such path, or the key is wrong.
+            ApiError: There is no such path, the key is wrong, or the fleet is not known yet.
         """
         headers, settings = exchange.headers, self.view.settings
         given = headers.get(b"x-request-id")
@@ -112,6 +112,8 @@ class Gateway:
         target = exchange.target = find_target(exchange.method, exchange.path)
         if target.route is None and self._open(target, exchange):
             return
+        if not self.view.models:  # before the first view neither the models nor the key are known
+            raise Unavailable("The gateway is starting.", code="starting", retry_after_s=1)
         exchange.principal = authenticate(settings, headers.get(b"authorization", b""))
 
     def _open(self, target: Target, exchange: Exchange) -> bool:
@@ -153,7 +155,7 @@ class Gateway:
     def _serve(self, exchange: Exchange, target: Target, route: Route) -> None:
         """A request for a model."""
         fields = read_fields(exchange.body)
-        if fields.previous_response_id is not None:
+        if route is Route.RESPONSES and fields.previous_response_id is not None:
             raise BadRequest(
                 "Responses are not stored: send the whole conversation in `input` instead of `previous_response_id`.",
                 param="previous_response_id",

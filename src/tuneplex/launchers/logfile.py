@@ -53,10 +53,15 @@ def open_log(path: Path, *, limit: int = 4 * _MIB, keep: int = 3) -> int:
     return _open(path)
 
 
-def read_tail(path: Path, size: int = 16 * 1024) -> str:
-    """The last `size` bytes of a log as text, from the beginning of a line; empty if there is no file."""
+def read_tail(path: Path, size: int = 16 * 1024, *, since: float = 0.0) -> str:
+    """The last `size` bytes of a log as text, from the beginning of a line.
+
+    Empty if there is no file, or none that was written to after `since` (Unix time): then it is an earlier start's.
+    """
     try:
         with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mtime < since:
+                return ""
             length = file.seek(0, os.SEEK_END)
             file.seek(max(0, length - size))
             data = file.read()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.front import Front, chat
 from tuneplex.testing import FakeEngine, Script
-from tuneplex.types import Route
+from tuneplex.types import FleetView, Route
 
 
 @pytest.mark.parametrize("name", ["base", "contacts", "contacts-v2", "gpt-4o"])
@@ -66,6 +66,20 @@ async def test_responses_do_not_build_on_earlier_ones(front: Front, engine: Fake
     assert reply.error["param"] == "previous_response_id"
     assert "`input`" in reply.error["message"]
     assert not engine.requests
+
+
+async def test_fields_of_responses_mean_nothing_on_other_routes(front: Front, engine: FakeEngine) -> None:
+    """`previous_response_id` is refused only where it would be obeyed; elsewhere it is one more unknown field."""
+    assert (await front.post("/v1/chat/completions", chat("contacts", previous_response_id="resp_1"))).status == 200
+    assert engine.requests[0].json["previous_response_id"] == "resp_1"
+
+
+async def test_a_gateway_without_a_view_says_that_it_is_starting(front: Front) -> None:
+    """Before the first view neither models nor key are known, so nothing is answered but the health of the process."""
+    front.gateway.update(FleetView())
+    for reply in (await front.post("/v1/chat/completions", chat("contacts")), await front.get("/v1/models")):
+        assert (reply.status, reply.error["code"]) == (503, "starting")
+    assert (await front.get("/health")).status == 200
 
 
 async def test_embeddings_are_offered_where_an_engine_has_them(front: Front) -> None:

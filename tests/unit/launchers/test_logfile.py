@@ -46,3 +46,12 @@ def test_the_tail_begins_with_a_line(tmp_path: Path) -> None:
     assert read_tail(path, 9) == "third\n"
     assert read_tail(path) == "first\nsecond\nthird\n"
     assert read_tail(tmp_path / "none") == ""
+
+
+def test_log_of_an_earlier_start_is_not_read(tmp_path: Path) -> None:
+    """What an engine wrote before this start says nothing about this one."""
+    path = tmp_path / "engine.log"
+    path.write_text("serving\n")
+    written = path.stat().st_mtime
+    assert read_tail(path, since=written - 1) == "serving\n"
+    assert read_tail(path, since=written + 1) == ""
