@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 from tuneplex.engines.rename import Renamer
 from tuneplex.errors import ApiError
 from tuneplex.types import Route
@@ -23,12 +25,11 @@ class Dialect(Protocol):
     def path(self, route: Route) -> str:
         """The request path of a route."""
 
-    def encode(self, body: bytes, *, asked: str | None, name: str) -> bytes:
+    def encode(self, fields: dict[str, msgspec.Raw], *, name: str) -> bytes:
         """The request body as the engine wants it.
 
         Args:
-            body: As the client sent it: a JSON object.
-            asked: The model that the body names, or None when it names none.
+            fields: As the client sent them.
             name: The engine's own name for what is to answer.
         """
 

@@ -8,9 +8,6 @@ from tuneplex.errors import ApiError, EngineRefused, Unavailable, UpstreamError
 
 __all__ = ["engine_error", "stream_error", "with_model"]
 
-_KEY = b'"model"'
-_SEPARATORS = (b": ", b":")
-_ONE_KEY = 2  # parts
 _TEXT_LIMIT = 2000
 
 _BAD_REQUEST = 400
@@ -22,40 +19,19 @@ _CLIENT_ERRORS = range(400, 500)
 _FAILURES_PASSED_ON = frozenset({500, 501})
 _UNAVAILABLE = 503
 
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _object = msgspec.json.Decoder(dict[str, object])
 
 
 # --- requests
 
 
-def with_model(body: bytes, *, asked: str | None, name: str) -> bytes:
-    """The JSON object with `model` set to `name` and everything else untouched.
+def with_model(fields: dict[str, msgspec.Raw], name: str) -> bytes:
+    """The JSON object with these fields, but with `model` set to `name`.
 
-    Args:
-        body: A JSON object, already decoded once and found sound.
-        asked: What its `model` is now; None when it has none.
-        name: What it should be.
+    The other fields are copied as they came. A name that was repeated or spelt unusually is gone for good, so the
+    model that was checked is the only one that the engine can find.
     """
-    parts = body.split(_KEY, 2)
-    if asked is None or len(parts) != _ONE_KEY:
-        return _rebuilt(body, name)
-    if asked == name:
-        return body
-    before, after = parts
-    value = msgspec.json.encode(asked)
-    for separator in _SEPARATORS:
-        if after.startswith(separator + value):
-            rest = after[len(separator) + len(value) :]
-            return b"".join((before, _KEY, separator, msgspec.json.encode(name), rest))
-    return _rebuilt(body, name)
-
-
-def _rebuilt(body: bytes, name: str) -> bytes:
-    """The slow way, for a `model` that is missing, repeated, nested elsewhere too or spelt unusually."""
-    fields = _fields.decode(body)
-    fields["model"] = msgspec.Raw(msgspec.json.encode(name))
-    return msgspec.json.encode(fields)
+    return msgspec.json.encode({**fields, "model": msgspec.Raw(msgspec.json.encode(name))})
 
 
 # --- errors

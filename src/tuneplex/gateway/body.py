@@ -2,43 +2,60 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from tuneplex.errors import BadRequest
 
-__all__ = ["Fields", "read_fields"]
-
-_PATH = re.compile(r" - at `\$\.(\w+)`")
+__all__ = ["Body", "read_body"]
 
 
-class Fields(msgspec.Struct):
-    """What the gateway needs to know."""
+class Body(msgspec.Struct):
+    """A request body: what the gateway needs to know of it, and all of it as the bytes that came.
 
+    Attributes:
+        fields: Every field, undecoded. Of a repeated one the last, which is also the one that was read.
+        model: The model that is asked for, if the body names one.
+        stream: Whether events are wanted.
+        previous_response_id: An earlier response to build on.
+    """
+
+    fields: dict[str, msgspec.Raw]
     model: str | None = None
     stream: bool | None = None
     previous_response_id: str | None = None
 
 
-_decoder = msgspec.json.Decoder(Fields)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_text = msgspec.json.Decoder(str | None)
+_flag = msgspec.json.Decoder(bool | None)
+_READ = (("model", _text), ("stream", _flag), ("previous_response_id", _text))
 
 
-def read_fields(body: bytes) -> Fields:
-    """Read the fields from a JSON object.
+def read_body(data: bytes) -> Body:
+    """Read a JSON object.
 
     Raises:
         BadRequest: It is no JSON object, or one of the fields has another type.
     """
     try:
-        return _decoder.decode(body)
+        body = Body(_fields.decode(data))
     except msgspec.ValidationError as error:
-        text = str(error)
-        at = _PATH.search(text)
-        if at is None:
-            raise BadRequest("The request's body must be a JSON object.", code="invalid_json") from error
-        raise BadRequest(f"{at[1]}: {text[: at.start()]}.", param=at[1], code="invalid_type") from error
+        raise BadRequest("The request's body must be a JSON object.", code="invalid_json") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"The request's body is not valid JSON: {error}.", code="invalid_json") from error
     except RecursionError as error:
         raise BadRequest("The request's body is nested too deeply.", code="invalid_json") from error
+    for name, decoder in _READ:
+        raw = body.fields.get(name)
+        if raw is not None:
+            setattr(body, name, _read(name, raw, decoder))
+    return body
+
+
+def _read(
+    name: str, raw: msgspec.Raw, decoder: msgspec.json.Decoder[str | None] | msgspec.json.Decoder[bool | None]
+) -> str | bool | None:
+    try:
+        return decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{name}: {error}.", param=name, code="invalid_type") from error

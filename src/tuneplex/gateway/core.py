@@ -17,7 +17,7 @@ from itertools import count
 from tuneplex import metrics
 from tuneplex.errors import ApiError, BadRequest, NotFound, Unavailable
 from tuneplex.gateway.access import authenticate, cors_headers, is_loopback, preflight_headers
-from tuneplex.gateway.body import Fields, read_fields
+from tuneplex.gateway.body import Body, read_body
 from tuneplex.gateway.counters import Counters
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import TEXT
@@ -154,37 +154,36 @@ class Gateway:
 
     def _serve(self, exchange: Exchange, target: Target, route: Route) -> None:
         """A request for a model."""
-        fields = read_fields(exchange.body)
-        if route is Route.RESPONSES and fields.previous_response_id is not None:
+        body = read_body(exchange.body)
+        if route is Route.RESPONSES and body.previous_response_id is not None:
             raise BadRequest(
                 "Responses are not stored: send the whole conversation in `input` instead of `previous_response_id`.",
                 param="previous_response_id",
                 code="previous_response_not_supported",
             )
-        model, shown = self._resolve(fields, target.deployment)
+        model, shown = self._resolve(body, target.deployment)
         replica = self._choose(exchange.principal or _NOBODY, model, route, shown)
         order = Order(
             route=route,
             model=model,
-            asked=fields.model,
             shown=shown,
-            stream=fields.stream is True,
+            stream=body.stream is True,
             tally=self.ledger.counters.tally(target.label, model.name),
         )
-        Relay(self.ledger, exchange, order, self._upstreams[replica], self.view.settings.timeouts).start()
+        Relay(self.ledger, exchange, order, self._upstreams[replica], self.view.settings.timeouts).start(body.fields)
 
-    def _resolve(self, fields: Fields, deployment: str | None) -> tuple[Model, str]:
+    def _resolve(self, body: Body, deployment: str | None) -> tuple[Model, str]:
         """The model that is meant, and the name that the client knows it by.
 
         A deployment's own base URL says the model; what the body says is then only repeated in the reply.
         """
-        name = deployment or fields.model
+        name = deployment or body.model
         if not name:
             raise BadRequest("The request must name a `model`.", param="model", code="missing_model")
         model = self.view.model(name)
         if model is None:
             raise unknown_model(name)
-        return model, fields.model or name
+        return model, body.model or name
 
     def _choose(self, principal: Principal, model: Model, route: Route, shown: str) -> Replica:
         replicas = eligible(principal, model.version, route, self.view.replicas)

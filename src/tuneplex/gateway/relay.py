@@ -32,7 +32,6 @@ class Order(msgspec.Struct, frozen=True):
     Attributes:
         route: By which route.
         model: What for.
-        asked: The name in the request's body, if it has one.
         shown: The name that the client shall see in the reply.
         stream: Whether events are expected.
         tally: Where it is counted.
@@ -40,7 +39,6 @@ class Order(msgspec.Struct, frozen=True):
 
     route: Route
     model: Model
-    asked: str | None
     shown: str
     stream: bool
     tally: Tally
@@ -121,10 +119,10 @@ class Relay:
         self._name = upstream.replica.serves[order.model.version]
         self._since_s = exchange.started_s
 
-    def start(self) -> None:
-        """Send the request; everything else happens by callbacks."""
+    def start(self, fields: dict[str, msgspec.Raw]) -> None:
+        """Send the request with these fields in its body; everything else happens by callbacks."""
         order, upstream = self.order, self.upstream
-        body = upstream.dialect.encode(self.exchange.body, asked=order.asked, name=self._name)
+        body = upstream.dialect.encode(fields, name=self._name)
         # Engines want ids that are unique, which the client's own need not be.
         request_id = b"%b-%x" % (self.exchange.request_id, next(self._ledger.serial))
         request = upstream.request(order.route, request_id, body)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tuneplex.engines.wire import with_model
 from tuneplex.errors import BadRequest
-from tuneplex.gateway.body import read_fields
+from tuneplex.gateway.body import read_body
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -42,15 +42,15 @@ def test_only_model_changes(
     if asked is not None:
         items.insert(at, ("model", asked))
     body = json.dumps(dict(items), indent=indent, ensure_ascii=ascii_only).encode()
-    encoded = with_model(body, asked=asked, name="legal@0123")
+    encoded = with_model(read_body(body).fields, "legal@0123")
     assert json.loads(encoded) == fields | {"model": "legal@0123"}
 
 
 def test_other_fields_keep_their_spelling() -> None:
     """Numbers are not read and written anew: 1.50 stays 1.50."""
     body = b'{"temperature":1.50,"model": "legal","big":123456789012345678901234567890}'
-    assert with_model(body, asked="legal", name="l@1") == (
-        b'{"temperature":1.50,"model": "l@1","big":123456789012345678901234567890}'
+    assert with_model(read_body(body).fields, "l@1") == (
+        b'{"temperature":1.50,"model":"l@1","big":123456789012345678901234567890}'
     )
 
 
@@ -59,8 +59,9 @@ def test_other_fields_keep_their_spelling() -> None:
 )
 def test_a_repeated_model_cannot_slip_past(body: bytes) -> None:
     """The model that was checked is the only one that the engine can find."""
-    assert read_fields(body).model == "legal"
-    pairs = json.loads(with_model(body, asked="legal", name="l@1"), object_pairs_hook=list)
+    read = read_body(body)
+    assert read.model == "legal"
+    pairs = json.loads(with_model(read.fields, "l@1"), object_pairs_hook=list)
     assert pairs == [("model", "l@1")]
 
 
@@ -79,5 +80,5 @@ def test_a_repeated_model_cannot_slip_past(body: bytes) -> None:
 def test_a_wrong_body_is_refused_with_the_reason(body: bytes, param: str | None, words: str) -> None:
     """The error names the field, if it is one."""
     with pytest.raises(BadRequest, match=re.escape(words)) as caught:
-        read_fields(body)
+        read_body(body)
     assert caught.value.param == param

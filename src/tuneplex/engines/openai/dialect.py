@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import msgspec
+
 from tuneplex.engines.rename import Renamer
 from tuneplex.engines.wire import engine_error, stream_error, with_model
 from tuneplex.errors import ApiError
@@ -28,9 +30,9 @@ class OpenAIDialect:
         """`/v1/…`, as OpenAI names it."""
         return f"/v1/{route.value}"
 
-    def encode(self, body: bytes, *, asked: str | None, name: str) -> bytes:
-        """The client's own bytes with another `model`."""
-        return with_model(body, asked=asked, name=name)
+    def encode(self, fields: dict[str, msgspec.Raw], *, name: str) -> bytes:
+        """The client's own fields with another `model`."""
+        return with_model(fields, name)
 
     def renamer(self, *, name: str, shown: str) -> Renamer:
         """Exchanges the values of `model` fields."""
