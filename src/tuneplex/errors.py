@@ -62,11 +62,13 @@ class UserError(TuneplexError):
     Args:
         message: What is wrong, and where.
         hint: What to do about it, or an empty string.
+        tail: The last lines of a program that failed, if one did.
     """
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", tail: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        self.tail = tail
 
 
 class FleetFileError(UserError):

@@ -108,8 +108,9 @@ def test_unknown_name_says_which_are_known(python: Path, tmp_path: Path) -> None
 def test_failed_download_shows_pips_last_lines(python: Path, tmp_path: Path) -> None:
     """When pip fails, its own words are in the error and nothing half-done stays."""
     python.with_name("no-network").touch()
-    with pytest.raises(SourceError, match="Could not find a version"):
+    with pytest.raises(SourceError, match="could not download") as caught:
         convert_pypi("tiny", tmp_path, python, SilentProgress(), env=os.environ)
+    assert "Could not find a version" in caught.value.tail
     assert left_in(tmp_path) == set()
 
 
@@ -126,8 +127,9 @@ def test_other_content_is_refused(python: Path, tmp_path: Path) -> None:
 def test_failed_conversion_leaves_nothing(python: Path, tmp_path: Path) -> None:
     """When the script fails, its last lines are in the error and no half model can be found."""
     python.with_name("broken").touch()
-    with pytest.raises(SourceError, match="not a GGUF file"):
+    with pytest.raises(SourceError, match="could not be converted") as caught:
         convert_pypi("tiny", tmp_path, python, SilentProgress(), env=os.environ)
+    assert "not a GGUF file" in caught.value.tail
     assert left_in(tmp_path) == set()
 
 

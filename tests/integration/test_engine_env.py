@@ -155,7 +155,7 @@ def test_pips_last_lines_and_a_hint(machine: Machine, words: str, hint: str) -> 
     machine.rules(pip={"--requirement": words})
     with pytest.raises(UserError) as caught:
         machine.build()
-    assert words in str(caught.value)
+    assert words in caught.value.tail
     assert hint in caught.value.hint
     assert find_engine_python(cwd=machine.home, data_dir=machine.home, explicit=None, env={}) is None
     machine.rules()
@@ -289,5 +289,5 @@ def test_shipped_sources_are_complete() -> None:
 def test_failure_keeps_only_the_last_lines(tmp_path: Path) -> None:
     """A long output of pip is cut to its end, where the reason is."""
     error = engine_pip.failure("it", Finished(1, "\n".join(map(str, range(50)))), directory=tmp_path)
-    assert str(error).splitlines()[0] == "it failed:"
-    assert len(str(error).splitlines()) == 13
+    assert str(error) == "it failed"
+    assert error.tail.splitlines() == [str(number) for number in range(38, 50)]

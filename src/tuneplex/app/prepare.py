@@ -103,4 +103,6 @@ def _placed(file: FleetFile, *key: str) -> Iterator[None]:
     try:
         yield
     except SourceError as error:
-        raise file.places.error(key, str(error), hint=error.hint) from error
+        placed = file.places.error(key, str(error), hint=error.hint)
+        placed.tail = error.tail
+        raise placed from error

@@ -24,7 +24,7 @@ class Failure:
     Attributes:
         message: What is wrong.
         hint: What to do about it, or empty.
-        tail: The last lines that an engine wrote, or empty.
+        tail: The last lines of the engine or program that failed, or empty.
         code: The exit code.
     """
 
@@ -37,7 +37,7 @@ class Failure:
 def failure(error: Exception, argv: Sequence[str]) -> Failure:
     """What to say about an error of the command line `argv`."""
     if isinstance(error, UserError):
-        return Failure(str(error), error.hint, code=WRONG_INPUT)
+        return Failure(str(error), error.hint, error.tail, code=WRONG_INPUT)
     if isinstance(error, EngineStartError):
         return Failure(str(error), "`tuneplex logs` shows more", error.tail)
     if isinstance(error, TuneplexError):

@@ -27,7 +27,8 @@ def test_exit_code_tells_whose_fault_it_was(error: Exception, code: int) -> None
 
 def test_hint_of_a_user_error_is_passed_on() -> None:
     """A UserError's own hint is what the person reads."""
-    told = failure(UserError("no fleet is running", hint="start one"), ["status"])
+    told = failure(UserError("no fleet is running", hint="start one", tail="last words"), ["status"])
+    assert told.tail == "last words"
     assert (told.message, told.hint) == ("no fleet is running", "start one")
 
 
