@@ -115,9 +115,20 @@ _CONTACT = {
 }
 
 
+_SYLLABLES = _words("ba ce do el en fi gra hu il ja ko la mi no or pa qui ro su ta ul ve wi xa yu ze st er ch in")
+_INVENTED = 0.7  # the share of words that are made of syllables, so that copying is learnt and not a list of names
+
+
+def _word(chance: random.Random, pool: dict[str, tuple[str, ...]], split: str) -> str:
+    """A name for this split; in training mostly one that nobody has, and never one that is held out."""
+    if split == "train" and chance.random() < _INVENTED:
+        word = "".join(chance.choices(_SYLLABLES, k=chance.randint(2, 3))).capitalize()
+        return word if word not in pool["test"] else _word(chance, pool, split)
+    return chance.choice(pool[split])
+
+
 def _contact(chance: random.Random, split: str) -> Example:
-    first, last = chance.choice(_FIRST[split]), chance.choice(_LAST[split])
-    company = chance.choice(_COMPANY[split])
+    first, last, company = (_word(chance, pool, split) for pool in (_FIRST, _LAST, _COMPANY))
     email = f"{first}.{last}@{company}.example".lower()
     phone = chance.choice(
         (f"+1 {chance.randint(201, 989)} 555 01{chance.randint(10, 99)}", f"+44 20 7946 0{chance.randint(100, 999)}")

@@ -29,6 +29,7 @@ from data import TASKS, Example, Table, examples
 MAX_TOKENS = {"contacts": 96, "triage": 24, "sql": 72}
 ROWS = 14
 MOST_STEPS = 1_000_000  # of SQLite's machine; the wanted queries take hundreds
+Replies = list[tuple[str, str]]
 READ_ONLY = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
 
 
@@ -109,9 +110,8 @@ class Gateway:
         return answer
 
 
-def score(gateway: Gateway, model: str, task: str, count: int, clients: int) -> tuple[int, list[tuple[str, str]]]:
-    """How many of `count` held-out examples a model gets right, and the first few of its replies."""
-    held_out = list(islice(examples(task, "test"), count))
+def score(gateway: Gateway, model: str, held_out: list[Example], task: str, clients: int) -> tuple[int, Replies]:
+    """How many of these examples a model gets right, and the first few of its replies."""
     with ThreadPoolExecutor(clients) as pool:
         replies = list(pool.map(lambda one: gateway.reply(model, one.prompt, MAX_TOKENS[task]), held_out))
     right = sum(RIGHT[task](one, reply) for one, reply in zip(held_out, replies, strict=True))
@@ -126,6 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--base", help="the base's name; default: the first model without a parent")
     parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated; an adapter has its task's name")
     parser.add_argument("--count", type=int, default=40, help="held-out examples for each task (default 40)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the held-out examples (default 1; 0 was used in making)"
+    )
     parser.add_argument("--clients", type=int, default=8, help="requests at once (default 8)")
     parser.add_argument("--json", action="store_true", help="print JSON, with a few replies of each")
     given = parser.parse_args(arguments)
@@ -134,9 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = []
     for task in given.tasks.split(","):
         row: dict[str, Any] = {"task": task, "examples": given.count}
+        held_out = list(islice(examples(task, "test", given.seed), given.count))
         for column, model in (("base", base), ("adapter", task)):
             print(f"{task}: asking {model}", file=sys.stderr)
-            row[column], row[f"{column}_replies"] = score(gateway, model, task, given.count, given.clients)
+            row[column], row[f"{column}_replies"] = score(gateway, model, held_out, task, given.clients)
         results.append(row)
     print(json.dumps(results, indent=2) if given.json else table(results, base))
     return 0

@@ -32,10 +32,11 @@ class Recipe:
 
     Attributes:
         rank: LoRA's `r`.
-        targets: The modules that get a LoRA, in the upper half of the layers: enough here, and a cheap backward pass.
+        targets: The modules that get a LoRA.
         steps: Optimizer steps.
         batch: Examples in a step.
         rate: The highest learning rate; it rises for a tenth of the steps, then falls to zero.
+        lowest: The first layer with a LoRA. The upper half (from 15) is enough for some tasks, and cheaper to train.
     """
 
     rank: int
@@ -43,10 +44,11 @@ class Recipe:
     steps: int
     batch: int = 4
     rate: float = 2e-3
+    lowest: int = 15
 
 
 RECIPES = {
-    "contacts": Recipe(rank=8, targets=("q_proj", "v_proj"), steps=120),
+    "contacts": Recipe(rank=8, targets=("q_proj", "v_proj"), steps=140, lowest=0),
     "triage": Recipe(rank=16, targets=("q_proj", "v_proj"), steps=80),
     "sql": Recipe(rank=64, targets=("q_proj", "v_proj"), steps=160),
 }
@@ -70,13 +72,12 @@ def main() -> None:
 
 def _with_lora(base: str, recipe: Recipe) -> Any:  # noqa: ANN401 - PEFT decides the class
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    layers = model.config.num_hidden_layers
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=recipe.rank,
         lora_alpha=2 * recipe.rank,
         target_modules=list(recipe.targets),
-        layers_to_transform=list(range(layers // 2, layers)),
+        layers_to_transform=list(range(recipe.lowest, model.config.num_hidden_layers)),
     )
     return get_peft_model(model, config)
 
