@@ -61,7 +61,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 async def _run(options: argparse.Namespace, state: StateDir) -> None:
-    transport = httpx2.AsyncHTTPTransport(uds=str(state.admin_socket))
+    transport = httpx2.AsyncHTTPTransport(uds=str(state.admin_socket), verify=False)  # a socket of our own has no TLS
     async with httpx2.AsyncClient(transport=transport, timeout=_METRICS_TIMEOUT_S, trust_env=False) as client:
         gateway = Gateway(options.index, metrics_source=lambda: _fleet_metrics(client))
         viewed = asyncio.Event()

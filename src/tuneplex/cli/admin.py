@@ -26,9 +26,9 @@ class Admin:
     """
 
     def __init__(self, socket: Path) -> None:
-        self._client = httpx2.Client(
-            transport=httpx2.HTTPTransport(uds=str(socket)), base_url="http://control", timeout=_TIMEOUT_S
-        )
+        # Loading the system's certificates takes 40 ms, and a Unix socket needs none.
+        transport = httpx2.HTTPTransport(uds=str(socket), verify=False)
+        self._client = httpx2.Client(transport=transport, base_url="http://control", timeout=_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self

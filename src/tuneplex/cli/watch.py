@@ -23,6 +23,7 @@ from tuneplex.units import format_duration
 __all__ = ["Watch"]
 
 _LOOK_S = 0.25
+_GLANCE_S = 1.0  # once it is up
 _TAIL_LINES = 20
 
 
@@ -67,7 +68,7 @@ class Watch:
         """
         while True:
             self._tell(self._look())
-            time.sleep(_LOOK_S)
+            time.sleep(_GLANCE_S)
 
     @property
     def elapsed_s(self) -> float:

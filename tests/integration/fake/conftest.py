@@ -22,7 +22,7 @@ async def engine() -> AsyncIterator[FakeEngine]:
 @pytest.fixture
 async def client(engine: FakeEngine) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of that engine."""
-    async with httpx2.AsyncClient(base_url=engine.url, timeout=10) as client:
+    async with httpx2.AsyncClient(base_url=engine.url, timeout=10, verify=False) as client:
         yield client
 
 
