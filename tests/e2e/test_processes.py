@@ -32,7 +32,7 @@ def fleet(
     version = AdapterVersion("ada", "a" * 64, str(directory / "ada"), 8, "default")
     settings = {"max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": 8, "max_model_len": 512}
     spec = one_pool(str(engine_python), version, base=str(base_model), kv_cache_bytes=256 * 1024**2, **settings)
-    fleet = Fleet(directory / "state", spec, patience_s=150)
+    fleet = Fleet(directory / "state", spec, patience_s=300)
     fleet.start(strace_command(trace))
     yield fleet
     fleet.end()

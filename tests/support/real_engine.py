@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx2
 
-PATIENCE_S = 180.0
+PATIENCE_S = 420.0  # the first start on a machine reads gigabytes from a cold disk
 FLAGS = "--enable-lora --max-loras 2 --max-cpu-loras 4 --max-lora-rank 16 --max-model-len 1024 --dtype bfloat16"
 TOOLS = "--enable-auto-tool-choice --tool-call-parser hermes"
 TEMPLATE = Path(__file__).parents[1] / "e2e" / "chatml_with_tools.jinja"
