@@ -18,7 +18,9 @@ from typing import Any
 
 os.environ |= {
     "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",  # several spin at their barriers when the machine is busy, which takes minutes
     "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
