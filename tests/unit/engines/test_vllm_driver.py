@@ -82,6 +82,13 @@ def test_the_kv_cache_on_the_cpu() -> None:
     assert "VLLM_CPU_KVCACHE_SPACE" not in env
 
 
+@pytest.mark.parametrize("gpus,eager", [(0, True), (1, False)])
+def test_the_model_is_not_compiled_on_the_cpu(gpus: int, eager: bool) -> None:  # noqa: FBT001 - pytest passes it by name
+    """Compiled for the CPU and without adapters, this vLLM answers nonsense; on a GPU it may compile."""
+    arguments, _env = command(PoolSpec("p", python="python", gpus=gpus))
+    assert ("--enforce-eager" in arguments) is eager
+
+
 def test_gpus() -> None:
     """A replica sees its GPUs only, and splits the model over them."""
     made = VllmDriver().command(PoolSpec("p", python="python", gpus=2), BASE, Place(gpus=("2", "3")), {})

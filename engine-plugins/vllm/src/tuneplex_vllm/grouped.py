@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 __all__ = ["Group", "Packed", "PackedSlots", "add_product", "group_rows", "pack"]
 
-Rows = slice | torch.Tensor
-Stack = Sequence[torch.Tensor]
+Rows: TypeAlias = "slice | torch.Tensor"
+Stack: TypeAlias = "Sequence[torch.Tensor]"
 
 
 @dataclass(frozen=True)

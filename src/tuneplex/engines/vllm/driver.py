@@ -123,6 +123,8 @@ def _flags(pool: PoolSpec) -> Iterator[str]:
         yield from ("--max-model-len", str(pool.max_model_len))
     if pool.kv_cache_bytes is not None:
         yield from (_KV_FLAG, str(pool.kv_cache_bytes))
+    if not pool.gpus:
+        yield "--enforce-eager"  # without adapters vLLM 0.32 compiles the model on the CPU, and then it answers nonsense
     if pool.gpus > 1:
         yield from ("--tensor-parallel-size", str(pool.gpus))
 
