@@ -124,7 +124,7 @@ def _flags(pool: PoolSpec) -> Iterator[str]:
     if pool.kv_cache_bytes is not None:
         yield from (_KV_FLAG, str(pool.kv_cache_bytes))
     if not pool.gpus:
-        yield "--enforce-eager"  # without adapters vLLM 0.32 compiles the model on the CPU, and then it answers nonsense
+        yield "--enforce-eager"  # compiled for the CPU and without adapters, vLLM 0.32 answers nonsense
     if pool.gpus > 1:
         yield from ("--tensor-parallel-size", str(pool.gpus))
 
