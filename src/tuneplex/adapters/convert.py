@@ -8,18 +8,19 @@ safetensors. The result appears in one step by a rename, so nobody ever sees hal
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from tuneplex.adapters import commands
+from tuneplex.adapters.locks import exclusive
 from tuneplex.adapters.progress import Progress
 from tuneplex.errors import SourceError
 from tuneplex.units import format_bytes
@@ -97,7 +98,8 @@ def convert_pypi(name: str, cache: Path, python: Path, progress: Progress, *, en
         return target
     try:
         bases.mkdir(parents=True, exist_ok=True)
-        with _alone(bases / f".{target.name}.lock", progress):
+        waiting = partial(progress.step, "waiting for another process that converts this model")
+        with exclusive(bases / f".{target.name}.lock", waiting):
             if not target.is_dir():
                 _make(model, target, _Tools(python, env), progress)
     except OSError as error:
@@ -183,18 +185,6 @@ def _convert(gguf: Path, result: Path, tools: _Tools, progress: Progress) -> Non
             tail=finished.tail,
             hint="That environment needs torch, transformers and gguf; `tuneplex engine install` makes one.",
         )
-
-
-@contextlib.contextmanager
-def _alone(lock: Path, progress: Progress) -> Iterator[None]:
-    """Hold `lock`; the system frees it when this process ends, however it ends."""
-    with lock.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress.step("waiting for another process that converts this model")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _size(directory: Path) -> int:

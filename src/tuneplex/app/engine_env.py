@@ -6,16 +6,15 @@ file lists each of them; they are installed without dependency resolution, PyTor
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,7 @@ import msgspec
 import platformdirs
 
 from tuneplex.adapters import commands
+from tuneplex.adapters.locks import exclusive
 from tuneplex.adapters.progress import Progress
 from tuneplex.app.engine_pip import Pip, clean_environment, failure, mend
 from tuneplex.errors import UserError
@@ -177,7 +177,8 @@ def build(
     _check_machine(platform.system(), platform.machine())
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with _alone(directory, progress):
+        waiting = partial(progress.step, "waiting for another process that installs the engine")
+        with exclusive(directory / _LOCK, waiting):
             if not _is_finished(directory, fingerprint):
                 _build(directory, sources, progress, python=python, env=env)
                 marker = directory / _MARKER
@@ -271,18 +272,6 @@ def _install_plugin(pip: Pip, sources: Sources, directory: Path) -> None:
         finished = pip.install([*options, copy], packages=1, step="installing the plugin tuneplex-vllm")
     if finished.code != 0:
         raise failure("installing the plugin tuneplex-vllm", finished, directory=directory)
-
-
-@contextlib.contextmanager
-def _alone(directory: Path, progress: Progress) -> Iterator[None]:
-    """Let one process work on the environment; the system frees the lock when that process ends."""
-    with (directory / _LOCK).open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress.step("waiting for another process that installs the engine")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _python_of(directory: Path) -> Path:

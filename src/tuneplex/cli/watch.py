@@ -89,11 +89,8 @@ class Watch:
             if _is_hopeless(replica):
                 raise EngineStartError(f"{replica.name} does not start: {replica.detail}", tail=_tail(replica))
         if self.elapsed_s > timeout_s:
-            slow = (
-                next((one for one in status.replicas if one.state is not ReplicaState.READY), None) if status else None
-            )
             words = f"the fleet was not ready within {format_duration(timeout_s)}"
-            raise EngineStartError(words, tail=_tail(slow) if slow else "")
+            raise EngineStartError(words, tail=_tail_of_unready(status))
 
     @contextlib.contextmanager
     def _showing(self) -> Iterator[Callable[[Status | None], None]]:
