@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.steps import Steps
 from tuneplex.adapters import commands, convert
 from tuneplex.adapters.convert import PypiModel, convert_pypi
 from tuneplex.adapters.progress import SilentProgress
@@ -38,22 +39,6 @@ else:
         sys.exit("RuntimeError: not a GGUF file")
     (out / "model.safetensors").write_bytes(gguf.read_bytes())
 """
-
-
-class Steps:
-    """Remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-        self.last = (0, 0)
-
-    def step(self, text: str) -> None:
-        """Remember a step."""
-        self.steps.append(text)
-
-    def advance(self, done: int, total: int) -> None:
-        """Remember the last numbers."""
-        self.last = (done, total)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.steps import Steps
 from tuneplex.adapters.commands import Finished
 from tuneplex.adapters.progress import SilentProgress
 from tuneplex.app import engine_env, engine_pip
@@ -39,22 +40,6 @@ else:
             print("Collecting", line)
     print("Installing collected packages: a, b")
 """
-
-
-class Steps(SilentProgress):
-    """Remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-        self.last = (0, 0)
-
-    def step(self, text: str) -> None:
-        """Remember a step."""
-        self.steps.append(text)
-
-    def advance(self, done: int, total: int) -> None:
-        """Remember the last numbers."""
-        self.last = (done, total)
 
 
 class Machine:
