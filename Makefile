@@ -2,19 +2,23 @@
 #   make demo              answers from the base and three fine-tunes; Ctrl-C ends it
 #   make demo ARGS=--once  the same, and stops by itself
 #   make test              lint, types, unit, integration and end-to-end tests
+#   make test-full         the same, and the long ones
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ENGINE := .venv-engine
 PIP := --disable-pip-version-check
 
-.PHONY: demo test check lint types format engine clean
+.PHONY: demo test test-full check lint types format engine clean
 
 demo: .venv/runtime
 	@$(BIN)/tuneplex demo $(ARGS)
 
 test: check engine
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-full: check engine
+	@$(BIN)/python -m pytest -m "" $(PYTEST_ARGS)
 
 check: lint types
 
@@ -29,12 +33,14 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The engine's environment, with the packages of the training recipe, which the tests compare against.
+# The engine's environment, with the packages of the training recipe, which the tests compare against, and of the
+# plugin's own tests.
+ENGINE_EXTRAS := examples/adapters/requirements.txt engine-plugins/vllm/tests/requirements.txt
 engine: .venv/runtime
 	@$(BIN)/tuneplex engine install --dir $(ENGINE)
-	@cmp -s examples/adapters/requirements.txt $(ENGINE)/.recipe || { \
-	  $(ENGINE)/bin/python -m pip install $(PIP) -q --no-deps -r examples/adapters/requirements.txt && \
-	  cp examples/adapters/requirements.txt $(ENGINE)/.recipe; }
+	@cat $(ENGINE_EXTRAS) | cmp -s - $(ENGINE)/.extras || { \
+	  $(ENGINE)/bin/python -m pip install $(PIP) -q --no-deps $(addprefix -r ,$(ENGINE_EXTRAS)) && \
+	  cat $(ENGINE_EXTRAS) > $(ENGINE)/.extras; }
 
 .venv/runtime: requirements/tuneplex.lock pyproject.toml
 	@test -x $(BIN)/python || { echo "making .venv with $(PYTHON)"; $(PYTHON) -m venv .venv; }
