@@ -1,8 +1,9 @@
-"""tuneplex's plugin for vLLM: LoRA on the CPU at each adapter's own rank.
+"""tuneplex's plugin for vLLM: LoRA at its true cost on the CPU, and under true control everywhere.
 
-vLLM calls `register` in each of its processes (entry point group `vllm.general_plugins`). On the CPU platform of a
-known version it makes vLLM use `tuneplex_vllm.wrapper.RankExactWrapper`; everywhere else it changes nothing. No file
-of vLLM is touched.
+vLLM calls `register` in each of its processes (entry point group `vllm.general_plugins`). On a version that it knows,
+it lets vLLM's model runners use `tuneplex_vllm.manager.WorkerManager`, which knows where every adapter is, and on the
+CPU platform also `tuneplex_vllm.wrapper.RankExactWrapper`. On other versions it changes nothing. No file of vLLM is
+touched.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import logging
 import multiprocessing
 
-__all__ = ["KNOWN_VERSIONS", "register"]
+__all__ = ["KNOWN_VERSIONS", "__version__", "is_known", "register"]
+
+__version__ = "0.1.0"
 
 KNOWN_VERSIONS = frozenset({"0.32.0"})
-"""The vLLM versions whose LoRA layers this plugin was tested with."""
+"""The vLLM versions whose LoRA layers and managers this plugin was tested with."""
 
 WRAPPER = "tuneplex_vllm.wrapper.RankExactWrapper"
 
@@ -22,16 +25,28 @@ _log = logging.getLogger("vllm.tuneplex")
 
 
 def register() -> None:
-    """Let vLLM's CPU platform use rank-exact LoRA products; safe to call more than once."""
+    """Install in this process what fits its platform and version of vLLM; safe to call more than once."""
     import vllm  # noqa: PLC0415 - vLLM is just importing itself when it asks for the entry point
     from vllm.platforms import current_platform  # noqa: PLC0415 - the same
 
-    reason = _why_not(vllm.__version__, on_cpu=current_platform.is_cpu())
-    if reason:
-        if multiprocessing.parent_process() is None:  # once, not in every process of the engine
-            _log.info("tuneplex-vllm leaves the LoRA kernels alone: %s.", reason)
+    if not is_known(vllm.__version__):
+        _say(
+            f"tuneplex-vllm leaves the LoRA kernels alone, and vLLM's management of adapters too: vLLM "
+            f"{vllm.__version__} is not one of the versions it was tested with ({', '.join(sorted(KNOWN_VERSIONS))})."
+        )
+        return
+    from tuneplex_vllm import manager  # noqa: PLC0415 - it needs vLLM's own managers, of a known version
+
+    manager.install()
+    if not current_platform.is_cpu():
+        _say("tuneplex-vllm leaves the LoRA kernels alone: this platform is not the CPU, and vLLM's own serve it well.")
         return
     type(current_platform).get_punica_wrapper = classmethod(_wrapper)  # type: ignore[method-assign,assignment]
+
+
+def is_known(version: str) -> bool:
+    """Whether this plugin was tested with a version of vLLM, whatever it was built for ("0.32.0+cu129")."""
+    return version.split("+", maxsplit=1)[0] in KNOWN_VERSIONS
 
 
 def _wrapper(_platform: object) -> str:
@@ -39,10 +54,7 @@ def _wrapper(_platform: object) -> str:
     return WRAPPER
 
 
-def _why_not(version: str, *, on_cpu: bool) -> str:
-    """Why vLLM keeps its own kernels here; empty when it does not."""
-    if not on_cpu:
-        return "this platform is not the CPU, and vLLM's own kernels serve it well"
-    if version.split("+", maxsplit=1)[0] not in KNOWN_VERSIONS:
-        return f"vLLM {version} is not one of the versions it was tested with ({', '.join(sorted(KNOWN_VERSIONS))})"
-    return ""
+def _say(line: str) -> None:
+    """Log a line once, not in every process of the engine."""
+    if multiprocessing.parent_process() is None:
+        _log.info("%s", line)
