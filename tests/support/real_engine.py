@@ -9,9 +9,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx2
 
@@ -31,6 +32,8 @@ class RealEngine:
         uds: The Unix socket it listens on.
         secret: The key it asks for.
         adapters: A directory for adapters.
+        log: What it writes.
+        leader: The first process of its session, to which all of its processes belong.
     """
 
     model: str
@@ -38,6 +41,8 @@ class RealEngine:
     uds: Path
     secret: str
     adapters: Path
+    log: Path
+    leader: int = 0
 
     @property
     def endpoint(self) -> str:
@@ -52,11 +57,22 @@ class RealEngine:
 
 
 @contextlib.contextmanager
-def real_engine(python: Path, base: Path) -> Iterator[RealEngine]:
-    """Start vLLM with LoRA and with tools; none of its processes is left afterwards."""
-    with tempfile.TemporaryDirectory(prefix="tp", dir="/tmp") as directory:
-        engine = RealEngine("base", base, Path(directory) / "engine.sock", "sk-engine", Path(directory) / "adapters")
-        log = Path(directory) / "engine.log"
+def real_engine(
+    python: Path, base: Path, *, flags: str = FLAGS, env: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[RealEngine]:
+    """Start vLLM with LoRA and with tools; none of its processes is left afterwards.
+
+    Args:
+        python: The engine's.
+        base: The base's directory.
+        flags: What is added to the command line.
+        env: What is added to the environment.
+    """
+    with tempfile.TemporaryDirectory(prefix="tp", dir="/tmp") as name:
+        directory = Path(name)
+        engine = RealEngine(
+            "base", base, directory / "engine.sock", "sk-engine", directory / "adapters", directory / "engine.log"
+        )
         command: list[str | Path] = [
             python.absolute(),
             "-m",
@@ -66,14 +82,19 @@ def real_engine(python: Path, base: Path) -> Iterator[RealEngine]:
             "--uds",
             engine.uds,
         ]
-        command += ["--served-model-name", engine.model, *FLAGS.split(), *TOOLS.split(), "--chat-template", TEMPLATE]
-        with log.open("w") as sink:
+        command += ["--served-model-name", engine.model, *flags.split(), *TOOLS.split(), "--chat-template", TEMPLATE]
+        with engine.log.open("w") as sink:
             process = subprocess.Popen(
-                command, env=_environment(engine), stdout=sink, stderr=sink, start_new_session=True, cwd=directory
+                command,
+                env={**_environment(engine), **env},
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+                cwd=directory,
             )
         try:
-            _wait(process, engine, log)
-            yield engine
+            _wait(process, engine)
+            yield replace(engine, leader=process.pid)
         finally:
             _end(process)
 
@@ -90,11 +111,11 @@ def _environment(engine: RealEngine) -> dict[str, str]:
     }
 
 
-def _wait(process: subprocess.Popen[bytes], engine: RealEngine, log: Path) -> None:
+def _wait(process: subprocess.Popen[bytes], engine: RealEngine) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not _answers(engine):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise AssertionError(log.read_text()[-5000:])
+            raise AssertionError(engine.log.read_text()[-5000:])
         time.sleep(0.2)
 
 
