@@ -27,8 +27,11 @@ __all__ = [
     "Replica",
     "ReplicaState",
     "ReplicaStatus",
+    "Residency",
+    "Resident",
     "Route",
     "Status",
+    "Tier",
     "Timeouts",
 ]
 
@@ -51,6 +54,14 @@ class ReplicaState(StrEnum):
     ASLEEP = "asleep"
     DRAINING = "draining"
     DEAD = "dead"
+
+
+class Tier(StrEnum):
+    """How near an adapter is to the processor that multiplies with it."""
+
+    DEVICE = "device"
+    HOST = "host"
+    DISK = "disk"
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -306,6 +317,52 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     outstanding: int = 0
 
 
+class Resident(msgspec.Struct, frozen=True):
+    """One adapter of an engine, and where it is now.
+
+    Attributes:
+        name: The engine's own name for it.
+        tier: DEVICE is in a slot, HOST in the machine's memory, DISK is read when a request needs it; None: not told.
+        slot: The slot it is in.
+        rank: Its own rank.
+        bytes: What it takes in host memory.
+        pinned: It stays in its slot.
+        last_used: When a request last used it, Unix time.
+        running: Requests that use it now.
+        waiting: Requests that wait for it, or for a seat.
+    """
+
+    name: str
+    tier: Tier | None = None
+    slot: int | None = None
+    rank: int | None = None
+    bytes: int | None = None
+    pinned: bool = False
+    last_used: float | None = None
+    running: int = 0
+    waiting: int = 0
+
+
+class Residency(msgspec.Struct, frozen=True):
+    """Where an engine has its adapters; None stands for what it does not tell.
+
+    Attributes:
+        slots: Adapters that fit into device memory at a time.
+        slots_used: How many slots hold one.
+        slot_bytes: What each slot takes in device memory, whatever is in it.
+        host_capacity: Adapters that stay in host memory, those in slots among them.
+        host_used: How many do now.
+        adapters: All that it knows.
+    """
+
+    slots: int | None = None
+    slots_used: int | None = None
+    slot_bytes: int | None = None
+    host_capacity: int | None = None
+    host_used: int | None = None
+    adapters: tuple[Resident, ...] = ()
+
+
 class ReplicaStatus(msgspec.Struct, frozen=True):
     """One replica, as control sees it.
 
@@ -324,6 +381,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
         running: Requests the engine works on.
         waiting: Requests that wait in the engine.
         kv_use: Share of the KV cache in use, 0 to 1.
+        residency: Where it has its adapters; None where the engine cannot tell.
+        notice: What a person should know although nothing fails.
     """
 
     name: str
@@ -340,6 +399,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     running: int = 0
     waiting: int = 0
     kv_use: float = 0.0
+    residency: Residency | None = None
+    notice: str = ""
 
 
 class AdapterStatus(msgspec.Struct, frozen=True):

@@ -80,7 +80,8 @@ class Sources:
     def fingerprint(self) -> str:
         """Changes with the lock and with the plugin's code."""
         digest = hashlib.sha256(self.lock.read_bytes())
-        for path in sorted((*self.plugin.glob("src/*/*.py"), self.plugin / "pyproject.toml")):
+        code = (path for kind in ("py", "c") for path in self.plugin.glob(f"src/*/*.{kind}"))
+        for path in sorted((*code, self.plugin / "pyproject.toml", self.plugin / "setup.py")):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()
 

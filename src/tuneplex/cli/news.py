@@ -11,22 +11,25 @@ from rich.table import Table
 from rich.text import Text
 
 from tuneplex.cli.render import note
-from tuneplex.types import GatewayStatus, ReplicaState, ReplicaStatus, Status
+from tuneplex.types import AdapterStatus, GatewayStatus, ReplicaState, ReplicaStatus, Status
 from tuneplex.units import format_duration
 
 __all__ = ["news", "starting"]
 
 _NUMBER = re.compile(r"\d+")
+_TRIED = re.compile(r" \(tried \d+ times\)")
 _GONE = ReplicaStatus(name="", pool="", state=ReplicaState.REQUESTED)
 
 
 def news(before: Status | None, after: Status) -> tuple[str, ...]:
     """What changed from one look to the next; the first look tells what there is."""
     old_replicas = {replica.name: replica for replica in before.replicas} if before else {}
+    old_details = {adapter.version.id: adapter.detail for adapter in before.adapters} if before else {}
     old_gateways = {gateway.index: gateway for gateway in before.gateways} if before else {}
     return (
         *(line for now in after.replicas for line in _replica(old_replicas.get(now.name, _GONE), now, after)),
         *(f"{name}: removed" for name in old_replicas if all(name != now.name for now in after.replicas)),
+        *(line for now in after.adapters for line in _adapter(old_details.get(now.version.id, ""), now)),
         *(line for now in after.gateways for line in _gateway(old_gateways.get(now.index), now)),
     )
 
@@ -48,6 +51,12 @@ def _state(replica: ReplicaStatus) -> str:
     why = note(replica)
     restarts = f" (restart {replica.restarts})" if replica.restarts and replica.state is ReplicaState.STARTING else ""
     return f"{word}{restarts}: {why}" if why else f"{word}{restarts}"
+
+
+def _adapter(before: str, now: AdapterStatus) -> Iterator[str]:
+    """Why an adapter is not loaded; how often that was tried makes no difference."""
+    if now.detail and _TRIED.sub("", now.detail) != _TRIED.sub("", before):
+        yield f"{now.version.name}: {now.detail}"
 
 
 def _gateway(before: GatewayStatus | None, now: GatewayStatus) -> Iterator[str]:

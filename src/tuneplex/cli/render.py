@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tuneplex.cli.terminal import Cell, Sheet
-from tuneplex.types import AdapterStatus, Change, FleetSpec, ReplicaState, ReplicaStatus, Status
+from tuneplex.types import AdapterStatus, Change, FleetSpec, ReplicaState, ReplicaStatus, Resident, Status, Tier
 from tuneplex.units import format_duration
 
 __all__ = ["adapters", "changes", "config", "headline", "replicas", "welcome"]
@@ -35,10 +35,10 @@ def replicas(status: Status) -> Sheet:
     """One row for each replica."""
     wanted = _adapters_by_pool(status.adapters)
     return Sheet(
-        columns=("REPLICA", "STATE", "SINCE", "ADAPTERS", "RUNNING", "WAITING", "KV", "RESTARTS", "NOTE"),
+        columns=("REPLICA", "STATE", "SINCE", "ADAPTERS", "SLOTS", "RUNNING", "WAITING", "KV", "RESTARTS", "NOTE"),
         rows=tuple(_replica_row(replica, wanted.get(replica.pool, 0)) for replica in status.replicas),
         empty="no replicas",
-        right=frozenset({"SINCE", "ADAPTERS", "RUNNING", "WAITING", "KV", "RESTARTS"}),
+        right=frozenset({"SINCE", "ADAPTERS", "SLOTS", "RUNNING", "WAITING", "KV", "RESTARTS"}),
         flexible=frozenset({"NOTE"}),
     )
 
@@ -51,6 +51,7 @@ def _replica_row(replica: ReplicaStatus, wanted: int) -> tuple[Cell, ...]:
         Cell(state, _STATE_STYLES[replica.state]),
         Cell(format_duration(replica.since_s)),
         Cell(loaded, "" if len(replica.adapters) >= wanted else "yellow"),
+        Cell(_slots(replica)),
         Cell(str(replica.running)),
         Cell(str(replica.waiting)),
         Cell(f"{replica.kv_use:.0%}"),
@@ -59,10 +60,16 @@ def _replica_row(replica: ReplicaStatus, wanted: int) -> tuple[Cell, ...]:
     )
 
 
+def _slots(replica: ReplicaStatus) -> str:
+    """How many of the engine's slots hold an adapter."""
+    known = replica.residency
+    return "" if known is None or known.slots is None else f"{known.slots_used}/{known.slots}"
+
+
 def note(replica: ReplicaStatus) -> str:
-    """What a replica that is not ready is doing, or why it is not."""
+    """What a replica that is not ready is doing, or why it is not; and what a person should know of one that is."""
     if replica.state is ReplicaState.READY:
-        return ""
+        return replica.notice
     return replica.detail if replica.state is ReplicaState.DEAD and replica.detail else replica.phase
 
 
@@ -76,11 +83,11 @@ def _adapters_by_pool(found: Iterable[AdapterStatus]) -> dict[str, int]:
 def adapters(status: Status) -> Sheet:
     """One row for each adapter."""
     return Sheet(
-        columns=("ADAPTER", "VERSION", "RANK", "POOL", "LOADED", "ALIASES", "SOURCE", "NOTE"),
+        columns=("ADAPTER", "VERSION", "RANK", "POOL", "LOADED", "WHERE", "ALIASES", "SOURCE", "NOTE"),
         rows=tuple(_adapter_row(adapter, status) for adapter in status.adapters),
         empty="no adapters",
         right=frozenset({"RANK"}),
-        flexible=frozenset({"ALIASES", "SOURCE", "NOTE"}),
+        flexible=frozenset({"WHERE", "ALIASES", "SOURCE", "NOTE"}),
     )
 
 
@@ -94,10 +101,24 @@ def _adapter_row(adapter: AdapterStatus, status: Status) -> tuple[Cell, ...]:
         Cell(str(version.rank)),
         Cell(version.pool),
         Cell(f"{len(adapter.replicas)}/{in_pool}", "green" if adapter.replicas else "yellow"),
+        Cell("; ".join(_places(version.id, status.replicas))),
         Cell(", ".join(aliases)),
         Cell(version.source, "dim"),
         Cell(adapter.detail, "red"),
     )
+
+
+def _places(name: str, among: Iterable[ReplicaStatus]) -> Iterator[str]:
+    """Where each replica has an adapter, as far as its engine tells."""
+    for replica in among:
+        for one in replica.residency.adapters if replica.residency else ():
+            if one.name == name and one.tier is not None:
+                yield f"{replica.name} {_place(one)}"
+
+
+def _place(resident: Resident) -> str:
+    where = f"slot {resident.slot}" if resident.tier is Tier.DEVICE else str(resident.tier)
+    return f"{where}, pinned" if resident.pinned else where
 
 
 def changes(found: Sequence[Change]) -> Sheet:
@@ -145,6 +166,7 @@ def welcome(status: Status, spec: FleetSpec, elapsed_s: float, stop: str) -> She
         ("key", key),
         ("ask", f'tuneplex ask {status.base} "How are you?"'),
         ("stop", stop),
+        *(("not loaded", f"{adapter.version.name}: {adapter.detail}") for adapter in status.adapters if adapter.detail),
     )
     return Sheet(
         columns=("READY", f"after {format_duration(elapsed_s)}"),

@@ -79,7 +79,8 @@ def _next_change(spec: FleetSpec, replica: Seen, now: float, limits: Limits) -> 
             yield Load(replica.name, version)
             return
     for name, since in replica.unlisted.items():
-        if name not in wanted and now - since >= limits.unload_s:
+        # Unloading waits for an adapter's requests, and loads would wait behind it: so only what is idle is unloaded.
+        if name not in wanted and now - since >= limits.unload_s and not replica.is_busy(name):
             yield Unload(replica.name, name)
             return
 

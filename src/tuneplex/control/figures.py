@@ -54,6 +54,8 @@ class _Replicas(Collector):
         yield self._gauge("ready", "Whether the replica takes requests.", self._ready)
         yield self._gauge("restarts", "How often the replica was started again.", lambda one: one.launched.restarts)
         yield self._gauge("adapters", "Adapters that the replica has loaded.", _adapters)
+        yield self._gauge("adapter_slots", "Adapters that fit into device memory at a time.", _slots)
+        yield self._gauge("adapter_slots_used", "Adapters in device memory.", _slots_used)
         yield self._gauge("running_requests", "Requests the engine works on.", lambda one: one.metrics.running)
         yield self._gauge("waiting_requests", "Requests that wait in the engine.", lambda one: one.metrics.waiting)
         yield self._gauge("kv_cache_use_ratio", "Share of the KV cache in use.", lambda one: one.metrics.kv_use)
@@ -64,23 +66,33 @@ class _Replicas(Collector):
     def _ready(self, replica: Seen) -> float:
         return float(self._situation.state(replica) is ReplicaState.READY)
 
-    def _gauge(self, name: str, text: str, value: Callable[[Seen], float]) -> Metric:
+    def _gauge(self, name: str, text: str, value: Callable[[Seen], float | None]) -> Metric:
         return self._filled(GaugeMetricFamily(f"tuneplex_replica_{name}", text, labels=("pool", "replica")), value)
 
-    def _counter(self, name: str, text: str, value: Callable[[Seen], float]) -> Metric:
+    def _counter(self, name: str, text: str, value: Callable[[Seen], float | None]) -> Metric:
         return self._filled(CounterMetricFamily(f"tuneplex_replica_{name}", text, labels=("pool", "replica")), value)
 
     def _filled(
-        self, metric: GaugeMetricFamily | CounterMetricFamily, value: Callable[[Seen], float]
+        self, metric: GaugeMetricFamily | CounterMetricFamily, value: Callable[[Seen], float | None]
     ) -> GaugeMetricFamily | CounterMetricFamily:
+        """With a sample for each replica that lives and has the value."""
         for replica in self._situation.seen:
-            if replica.alive:
-                metric.add_metric((replica.launched.pool, replica.name), value(replica))
+            found = value(replica) if replica.alive else None
+            if found is not None:
+                metric.add_metric((replica.launched.pool, replica.name), found)
         return metric
 
 
 def _adapters(replica: Seen) -> int:
     return sum(model.parent is not None for model in replica.models)
+
+
+def _slots(replica: Seen) -> int | None:
+    return replica.residency.slots if replica.residency else None
+
+
+def _slots_used(replica: Seen) -> int | None:
+    return replica.residency.slots_used if replica.residency else None
 
 
 def _sums(

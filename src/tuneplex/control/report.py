@@ -106,6 +106,8 @@ def _replica(situation: Situation, replica: Seen, since: Mapping[str, float]) ->
         running=figures.running,
         waiting=figures.waiting,
         kv_use=figures.kv_use,
+        residency=replica.residency if replica.alive else None,
+        notice=replica.notice if replica.alive else "",
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from tuneplex.engines.server import EngineMetrics, EngineModel
 from tuneplex.launchers.launcher import Launched
-from tuneplex.types import ReplicaState, Route
+from tuneplex.types import ReplicaState, Residency, Route
 
 __all__ = ["Limits", "LoadFailure", "Seen", "adapter_of"]
 
@@ -76,6 +76,8 @@ class Seen(msgspec.Struct, frozen=True):
         phase: What it is doing while it starts.
         words: The last lines of its log, if it ended; or what its last health check said.
         metrics: Its figures.
+        residency: Where it has its adapters; None if it does not tell.
+        notice: What a person should know of it although nothing fails.
     """
 
     launched: Launched
@@ -93,6 +95,8 @@ class Seen(msgspec.Struct, frozen=True):
     phase: str = ""
     words: str = ""
     metrics: EngineMetrics = EngineMetrics()
+    residency: Residency | None = None
+    notice: str = ""
 
     @property
     def name(self) -> str:
@@ -108,6 +112,11 @@ class Seen(msgspec.Struct, frozen=True):
     def listed(self) -> frozenset[str]:
         """The engine's names for all it serves."""
         return frozenset(model.id for model in self.models)
+
+    def is_busy(self, name: str) -> bool:
+        """Whether requests use an adapter, as far as the engine tells."""
+        known = self.residency.adapters if self.residency else ()
+        return any(one.name == name and one.running + one.waiting > 0 for one in known)
 
     def is_unreachable(self, now: float, limits: Limits) -> bool:
         """An external engine that does not answer; a local one is alive or has ended, and is restarted if it hangs."""

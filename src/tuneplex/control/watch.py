@@ -14,13 +14,13 @@ from tuneplex.engines.driver import Driver, EngineMetrics, EngineModel, EngineSe
 from tuneplex.errors import EngineError, EngineTimeout
 from tuneplex.launchers.launcher import Launched
 from tuneplex.launchers.logfile import read_tail
-from tuneplex.types import AdapterVersion
+from tuneplex.types import AdapterVersion, Residency
 
 __all__ = ["Watch"]
 
 _STARTING_PAUSE_S = 0.5
 _READY_PAUSE_S = 2.0
-_METRICS_EVERY = 2  # looks
+_FIGURES_EVERY = 2  # looks
 _LAST_LINES = 12
 
 
@@ -49,6 +49,8 @@ class Watch:
         self._silent_since: float | None = None
         self._models: tuple[EngineModel, ...] = ()
         self._metrics = EngineMetrics()
+        self._residency: Residency | None = None
+        self._notice = ""
         self._phase = ""
         self._words = ""
         self._changing: set[str] = set()
@@ -66,7 +68,7 @@ class Watch:
         try:
             while True:
                 before = self.seen(self._record, drained=False)
-                await self._look(with_metrics=looks % _METRICS_EVERY == 0)
+                await self._look(with_figures=looks % _FIGURES_EVERY == 0)
                 looks += 1
                 if self.seen(self._record, drained=False) != before:
                     self._changed()
@@ -92,6 +94,8 @@ class Watch:
             phase=self._phase,
             words=self._words,
             metrics=self._metrics,
+            residency=self._residency,
+            notice=self._notice,
         )
 
     def note_end(self) -> None:
@@ -109,7 +113,7 @@ class Watch:
                 return
             self._loaded_here.add(version.id)
             self._failures.pop(version.id, None)
-            await self._ask_models()
+            await self._ask_adapters()
 
     async def unload(self, name: str) -> None:
         """Unload an adapter; a failure is only logged, and tried again later."""
@@ -121,7 +125,7 @@ class Watch:
             except EngineError as error:
                 self.unlisted[name] = time.time()
                 logging.getLogger(__name__).warning("%s does not unload %s: %s", self._record.replica, name, error)
-            await self._ask_models()
+            await self._ask_adapters()
 
     def forgive(self) -> None:
         """Forget which adapters could not be loaded, so that they are tried again at once."""
@@ -145,7 +149,7 @@ class Watch:
         """In an engine that others may use, too, only what we loaded ourselves is ours to unload."""
         return self._record.launcher != "external" or name in self._loaded_here
 
-    async def _look(self, *, with_metrics: bool) -> None:
+    async def _look(self, *, with_figures: bool) -> None:
         if not self._answered and self._record.log:
             self._phase = self._driver.phase(read_tail(Path(self._record.log), since=self._record.started))
         try:
@@ -161,13 +165,21 @@ class Watch:
                 self.looked.set()
         if not healthy and self._silent_since is None:
             self._silent_since = time.time()
-        if healthy and with_metrics:
-            await self._ask_metrics()
+        if healthy and with_figures:
+            await self._ask_figures()
 
-    async def _ask_models(self) -> None:
-        with contextlib.suppress(EngineError):  # the next look asks again, and draws the conclusions
+    async def _ask_adapters(self) -> None:
+        """After a change. What fails is asked again by the next look, which draws the conclusions."""
+        with contextlib.suppress(EngineError):
+            await self._ask_residency()
+        with contextlib.suppress(EngineError):
             self._models = await self._server.models()
 
-    async def _ask_metrics(self) -> None:
+    async def _ask_figures(self) -> None:
         with contextlib.suppress(EngineError):
             self._metrics = await self._driver.metrics(self._server)
+            await self._ask_residency()
+
+    async def _ask_residency(self) -> None:
+        self._residency = await self._driver.residency(self._server)
+        self._notice = "" if self._residency else self._driver.without_residency

@@ -9,7 +9,7 @@ from tuneplex.engines.command import Command, Place
 from tuneplex.engines.openai.driver import OpenAIDriver
 from tuneplex.engines.server import EngineMetrics, EngineModel, EngineServer
 from tuneplex.engines.vllm.driver import VllmDriver
-from tuneplex.types import AdapterVersion, Base, PoolSpec, Route
+from tuneplex.types import AdapterVersion, Base, PoolSpec, Residency, Route
 
 __all__ = ["KINDS", "Command", "Driver", "EngineMetrics", "EngineModel", "EngineServer", "Place", "driver_for"]
 
@@ -27,8 +27,13 @@ class Driver(Protocol):
         """The API routes it offers."""
         ...
 
-    def command(self, pool: PoolSpec, base: Base, place: Place, inherited: Mapping[str, str]) -> Command:
-        """What starts it; `inherited` is the environment that it may see.
+    @property
+    def without_residency(self) -> str:
+        """What a person should know of an engine that has no `residency`; empty where nobody expects one."""
+        ...
+
+    async def command(self, pool: PoolSpec, base: Base, place: Place, inherited: Mapping[str, str]) -> Command:
+        """What starts it; `inherited` is the environment that it may see. The engine's Python may be asked for it.
 
         Raises:
             EngineStartError: This kind of engine is never started here.
@@ -60,10 +65,18 @@ class Driver(Protocol):
         ...
 
     async def unload(self, server: EngineServer, name: str) -> None:
-        """Unload what the engine calls `name`; one that is not loaded is fine.
+        """Unload what the engine calls `name`, as soon as its requests have ended; one that is not loaded is fine.
 
         Raises:
             EngineError: It does not.
+        """
+        ...
+
+    async def residency(self, server: EngineServer) -> Residency | None:
+        """Where it has its adapters; None if it cannot tell.
+
+        Raises:
+            EngineError: It does not answer, or with something else.
         """
         ...
 

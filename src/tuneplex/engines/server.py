@@ -65,6 +65,14 @@ class Reply(msgspec.Struct, frozen=True):
         except msgspec.DecodeError:
             return self._text()
 
+    @property
+    def code(self) -> str:
+        """The reason of an error as one word for programs, where the engine gives one."""
+        try:
+            return msgspec.json.decode(self.body, type=_Failure).error.code
+        except msgspec.MsgspecError:  # none, or a number as in vLLM's own errors
+            return ""
+
     def _text(self) -> str:
         return f"HTTP {self.status} {self.body[:200].decode(errors='replace')}".strip()
 
@@ -141,6 +149,14 @@ class EngineServer:
         except httpx2.HTTPError as error:
             raise EngineError(f"no answer to {method} {path}: {str(error) or type(error).__name__}") from error
         return Reply(reply.status_code, reply.content)
+
+
+class _Error(msgspec.Struct):
+    code: str
+
+
+class _Failure(msgspec.Struct):
+    error: _Error
 
 
 class _ModelList(msgspec.Struct):

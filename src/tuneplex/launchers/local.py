@@ -77,7 +77,7 @@ class LocalLauncher:
     async def launch(self, order: Order) -> None:
         """Have the supervisor start a keeper with the engine."""
         place = self._place(order)
-        command = driver_for(order.pool.engine).command(order.pool, order.base, place, self._env)
+        command = await driver_for(order.pool.engine).command(order.pool, order.base, place, self._env)
         record = Launched(
             replica=order.replica,
             pool=order.pool.name,

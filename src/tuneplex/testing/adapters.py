@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import time
 from collections.abc import Iterator
@@ -10,14 +11,22 @@ from pathlib import Path
 
 import msgspec
 
+from tuneplex.errors import SourceError
+from tuneplex.shapes.safetensors import read_header
 from tuneplex.testing.protocol import Refusal
+from tuneplex.testing.tiers import Tiers
 
-__all__ = ["Adapter", "Adapters", "LoadRequest", "UnloadRequest"]
+__all__ = ["Adapter", "Adapters", "Content", "LoadRequest", "UnloadRequest"]
 
 # What vLLM blots out of its error messages.
 _PATHS = (
     re.compile(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+"),
     re.compile(r"(?:/[\w\-]+)+/[\w\-]+\.\w+"),
+)
+
+_OF_TENSOR = re.compile(r"\.(?:lora_\w+|weight)\b.*")
+_LLAMA = re.compile(
+    r"(?:base_model\.model\.)?(?:model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj|model\.embed_tokens|lm_head)"
 )
 
 
@@ -36,12 +45,61 @@ class UnloadRequest(msgspec.Struct):
 
 
 class Adapter(msgspec.Struct, frozen=True):
-    """One loaded adapter; `weights` is what makes it speak its own way."""
+    """One loaded adapter.
+
+    Attributes:
+        name: Its name.
+        path: Where it was loaded from.
+        weights: What makes it speak its own way.
+        loaded_at: Unix time.
+        id: The engine's number for it.
+        rank: Its own rank.
+        size: Bytes in host memory.
+    """
 
     name: str
     path: str
     weights: str
     loaded_at: int
+    id: int
+    rank: int
+    size: int
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What the files of an adapter say.
+
+    Attributes:
+        weights: A digest of all of them.
+        rank: Its rank.
+        size: Bytes of its tensors; 0 if they cannot be read.
+        modules: What its tensors belong to, in their order; empty if they cannot be read.
+    """
+
+    weights: str
+    rank: int = 8
+    size: int = 0
+    modules: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, directory: Path) -> Content | None:
+        """What is in a directory; None if that is no adapter."""
+        config = directory / "adapter_config.json"
+        if not config.is_file():
+            return None
+        rank = msgspec.json.decode(config.read_bytes(), type=_Config).r
+        try:
+            tensors = read_header(directory / "adapter_model.safetensors")
+        except SourceError:
+            return cls(_digest(directory), rank)
+        modules = (_OF_TENSOR.sub("", name) for name in tensors)
+        size = sum(tensor.size for tensor in tensors.values())
+        return cls(_digest(directory), rank, size, tuple(dict.fromkeys(modules)))
+
+    @property
+    def fits(self) -> bool:
+        """Whether any of its modules is one of a model of Llama's kind, as far as they are known."""
+        return not self.modules or any(map(_LLAMA.fullmatch, self.modules))
 
 
 class _Config(msgspec.Struct):
@@ -54,12 +112,19 @@ class Adapters:
     Args:
         base: The base's names, which adapters cannot have.
         max_rank: The largest rank that is taken.
+        tiers: Where what is loaded is kept.
+
+    Attributes:
+        base: See there.
+        max_rank: See there.
     """
 
-    def __init__(self, base: tuple[str, ...], max_rank: int) -> None:
-        self._base = base
-        self._max_rank = max_rank
+    def __init__(self, base: tuple[str, ...], max_rank: int, tiers: Tiers) -> None:
+        self.base = base
+        self.max_rank = max_rank
+        self._tiers = tiers
         self._loaded: dict[str, Adapter] = {}
+        self._ids = itertools.count(1)
 
     def __iter__(self) -> Iterator[Adapter]:
         return iter(tuple(self._loaded.values()))
@@ -68,9 +133,17 @@ class Adapters:
         """The adapter of that name, if it is loaded."""
         return self._loaded.get(name)
 
-    def put(self, name: str, weights: str = "", path: str = "") -> None:
+    def put(self, name: str, weights: str = "", path: str = "", *, rank: int = 8, size: int = 0) -> Adapter:
         """Load without files: `weights` decides how the adapter speaks."""
-        self._loaded[name] = Adapter(name, path or f"/fake/{name}", weights or name, int(time.time()))
+        self._tiers.drop(name)
+        adapter = Adapter(name, path or f"/fake/{name}", weights or name, int(time.time()), next(self._ids), rank, size)
+        self._loaded[name] = adapter
+        return adapter
+
+    def drop(self, name: str) -> None:
+        """Forget an adapter."""
+        self._tiers.drop(name)
+        del self._loaded[name]
 
     def load(self, request: LoadRequest) -> str:
         """Load from files.
@@ -81,12 +154,13 @@ class Adapters:
         name, path = request.lora_name, request.lora_path
         if not name or not path:
             raise _wrong("Both 'lora_name' and 'lora_path' must be provided.")
-        if name in self._base:
+        if name in self.base:
             raise _wrong(f"The lora adapter '{name}' conflicts with a served base model.")
         if name in self._loaded and not request.load_inplace:
             words = "If you want to load the adapter in place, set 'load_inplace' to True."
             raise _wrong(f"The lora adapter '{name}' has already been loaded. {words}")
-        self.put(name, self._read(name, Path(path)), path)
+        content = self._read(name, Path(path))
+        self.put(name, content.weights, path, rank=content.rank, size=content.size)
         return f"Success: LoRA adapter '{name}' added successfully."
 
     def unload(self, request: UnloadRequest) -> str:
@@ -98,25 +172,29 @@ class Adapters:
         name = request.lora_name
         if not name:
             raise _wrong("'lora_name' needs to be provided to unload a LoRA adapter.")
-        if self._loaded.pop(name, None) is None:
+        if name not in self._loaded:
             raise Refusal(f"The lora adapter '{name}' cannot be found.", status=404, kind="NotFoundError")
+        self.drop(name)
         return f"Success: LoRA adapter '{name}' removed successfully."
 
-    def _read(self, name: str, directory: Path) -> str:
-        config = directory / "adapter_config.json"
-        if not config.is_file():
-            shown = str(directory)
-            for pattern in _PATHS:
-                shown = pattern.sub("<path>", shown)
-            words = f"Loading lora {name} failed: No adapter found for {shown}"
+    def _read(self, name: str, directory: Path) -> Content:
+        content = Content.read(directory)
+        if content is None:
+            words = f"Loading lora {name} failed: No adapter found for {without_paths(str(directory))}"
             raise Refusal(words, status=404, kind="NotFoundError")
-        rank = msgspec.json.decode(config.read_bytes(), type=_Config).r
-        if rank > self._max_rank:
-            cause = f"LoRA rank {rank} is greater than max_lora_rank {self._max_rank}."
+        if content.rank > self.max_rank:
+            cause = f"LoRA rank {content.rank} is greater than max_lora_rank {self.max_rank}."
             words = f"Call to add_lora method failed: Worker failed with error '{cause}', "
             words += "please check the stack trace above for the root cause"
             raise Refusal(words, status=500, kind="InternalServerError")
-        return _digest(directory)
+        return content
+
+
+def without_paths(words: str) -> str:
+    """The words with paths blotted out, as vLLM blots them out."""
+    for pattern in _PATHS:
+        words = pattern.sub("<path>", words)
+    return words
 
 
 def _digest(directory: Path) -> str:

@@ -14,12 +14,14 @@ import msgspec
 from tuneplex.testing.adapters import Adapters
 from tuneplex.testing.generation import Reply, steps
 from tuneplex.testing.metrics import Meters
+from tuneplex.testing.plugin import Plugin
 from tuneplex.testing.protocol import Ask, Refusal
 from tuneplex.testing.routes import GENERATING, Options, Routes, respond
 from tuneplex.testing.scheduler import Scheduler
 from tuneplex.testing.script import Record, Script
 from tuneplex.testing.serving import Server
 from tuneplex.testing.stream import BrokenOff, misbehave
+from tuneplex.testing.tiers import Tiers
 from tuneplex.testing.tokens import Tokenizer
 from tuneplex.testing.wire import Exchange, Wire, bind
 
@@ -42,11 +44,13 @@ class FakeEngine:
         sock: Listens on this socket, which has its address already.
         api_key: Guards what vLLM guards with `--api-key`.
         max_loras: Adapters that are worked on at the same time; requests for others wait.
+        max_cpu_loras: Adapters that stay in host memory; by default as many as `max_loras`.
         max_lora_rank: The largest rank that can be loaded.
         max_num_seqs: Sequences that are worked on at the same time.
         max_model_len: Context length, tokens.
         kv_tokens: Size of the KV cache, tokens.
         lora: Whether adapters can be loaded (`--enable-lora`).
+        plugin: Whether it has the routes of the plugin tuneplex-vllm.
         tool_parser: Behaves as with `--tool-call-parser`: chat tokens without text make no event of their own.
         root: The base's path, as `/v1/models` shows it.
         keep_alive_s: How long an idle connection is kept; vLLM keeps it 5 s.
@@ -71,11 +75,13 @@ class FakeEngine:
         sock: socket.socket | None = None,
         api_key: str | None = None,
         max_loras: int = 4,
+        max_cpu_loras: int | None = None,
         max_lora_rank: int = 64,
         max_num_seqs: int = 256,
         max_model_len: int = 8192,
         kv_tokens: int = 1_000_000,
         lora: bool = True,
+        plugin: bool = True,
         tool_parser: bool = False,
         root: str = "/fake/base",
         keep_alive_s: float = 5.0,
@@ -85,29 +91,33 @@ class FakeEngine:
         self.model = model
         self.requests: list[Record] = []
         self.tokenizer = Tokenizer()
-        self.adapters = Adapters((model,), max_lora_rank)
+        tiers = Tiers(max_loras, max_cpu_loras or max_loras)
+        self.adapters = Adapters((model,), max_lora_rank, tiers)
         for name in adapters:
             self.adapters.put(name, adapters[name] if isinstance(adapters, Mapping) else name)
         self.scheduler = Scheduler(max_num_seqs=max_num_seqs, max_loras=max_loras, kv_tokens=kv_tokens)
         options = Options(
             model=model, root=root, api_key=api_key, max_model_len=max_model_len, lora=lora, tool_parser=tool_parser
         )
-        meters = Meters(model, self.scheduler)
-        server = Server(self.tokenizer, self.scheduler, meters, self.die)
-        self._routes = Routes(
-            options,
-            adapters=self.adapters,
-            tokenizer=self.tokenizer,
-            meters=meters,
-            server=server,
-            records=self.requests,
-        )
+        self._routes = self._wired(options, tiers, plugin=plugin)
         self._host, self._port, self._uds, self._sock = host, port, uds, sock
         self._default = default or Script()
         self._on_death = on_death
         self._scripts: dict[str | None, deque[Script]] = {}
         self._wire = Wire(self._handle, keep_alive_s=keep_alive_s)
         self._arrived = asyncio.Event()
+
+    def _wired(self, options: Options, tiers: Tiers, *, plugin: bool) -> Routes:
+        meters = Meters(options.model, self.scheduler)
+        return Routes(
+            options,
+            adapters=self.adapters,
+            tokenizer=self.tokenizer,
+            meters=meters,
+            server=Server(self.tokenizer, self.scheduler, tiers, meters, self.die),
+            plugin=Plugin(self.adapters, tiers, self.scheduler, meters) if plugin else None,
+            records=self.requests,
+        )
 
     async def __aenter__(self) -> Self:
         sock = self._sock or bind(self._host, self._port, self._uds)

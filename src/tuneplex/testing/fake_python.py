@@ -9,9 +9,11 @@ from pathlib import Path
 __all__ = ["write_fake_python"]
 
 _SCRIPT = """#!/bin/sh
-# Stands for the interpreter of an engine's environment. Whatever is not vLLM's API server goes to a real Python.
+# Stands for the interpreter of an engine's environment: it starts the API server, and says which of vLLM's plugins are
+# there. Whatever else goes to a real Python.
 case " $* " in
   *" -m {server} "*) ;;
+  *" vllm.general_plugins "*) echo tuneplex; exit ;;
   *) exec {python} "$@" ;;
 esac
 while [ "$1" != "{server}" ]; do shift; done

@@ -22,6 +22,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         fail_start: Ends during the start, with this as its last words and exit code 1.
         die_after_s: Dies so long after it is ready, as if it had run out of memory.
         hang_on_term: Does not react to SIGTERM.
+        plugin: Has the plugin tuneplex-vllm installed; its routes are there if `VLLM_PLUGINS` names it, too.
         children: Has the processes EngineCore and Worker, as vLLM does.
         script: How every request is answered, in JSON.
     """
@@ -30,6 +31,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     fail_start: str = ""
     die_after_s: float = 0.0
     hang_on_term: bool = False
+    plugin: bool = True
     children: bool = True
     script: str = "{}"
 
@@ -59,6 +61,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     api_key: list[str]
     enable_lora: bool
     max_loras: int
+    max_cpu_loras: int | None
     max_lora_rank: int
     max_num_seqs: int
     max_model_len: int
@@ -88,6 +91,7 @@ def parse_flags(arguments: Sequence[str]) -> Flags:
     parser.add_argument("--api-key", nargs="+", default=[])
     parser.add_argument("--enable-lora", action="store_true")
     parser.add_argument("--max-loras", type=int, default=1)
+    parser.add_argument("--max-cpu-loras", type=int)
     parser.add_argument("--max-lora-rank", type=int, default=16)
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--max-model-len", type=int, default=8192)

@@ -28,10 +28,11 @@ class Refusal(Exception):
     """An answer in vLLM's error shape.
 
     Args:
-        status: HTTP status, also sent as `code`.
         message: For the client.
+        status: HTTP status.
         kind: The error's `type`.
         param: The field at fault.
+        code: The error's `code`; vLLM's own errors repeat the status there.
         bare: In FastAPI's shape instead.
     """
 
@@ -42,13 +43,14 @@ class Refusal(Exception):
         status: int = 400,
         kind: str = "BadRequestError",
         param: str | None = None,
+        code: str | None = None,
         bare: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.body: dict[str, Any] = {"detail": message}
         if not bare:
-            self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+            self.body = {"error": {"message": message, "type": kind, "param": param, "code": code or status}}
 
 
 class StreamOptions(msgspec.Struct):

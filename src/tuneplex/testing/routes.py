@@ -14,6 +14,7 @@ from tuneplex.testing.adapters import Adapters, LoadRequest, UnloadRequest
 from tuneplex.testing.answers import Answer, ChatAnswer, CompletionAnswer
 from tuneplex.testing.asks import Asker, named_tool, text_of
 from tuneplex.testing.metrics import Meters
+from tuneplex.testing.plugin import Plugin
 from tuneplex.testing.protocol import Ask, ChatRequest, CompletionRequest, Refusal, ResponsesRequest, decode
 from tuneplex.testing.responses import ResponsesAnswer
 from tuneplex.testing.script import Record
@@ -79,6 +80,7 @@ class Routes:
         tokenizer: Tokenizer,
         meters: Meters,
         server: Server,
+        plugin: Plugin | None,
         records: list[Record],
     ) -> None:
         self._options = options
@@ -86,6 +88,7 @@ class Routes:
         self._tokenizer = tokenizer
         self._meters = meters
         self._server = server
+        self._plugin = plugin
         self._records = records
         self._asker = Asker(tokenizer, options.max_model_len)
         self._routes: dict[str, dict[str, Route]] = {
@@ -105,6 +108,8 @@ class Routes:
         if options.lora:
             self._routes["/v1/load_lora_adapter"] = {"POST": self._load}
             self._routes["/v1/unload_lora_adapter"] = {"POST": self._unload}
+        if plugin is not None:
+            self._routes |= _routes_of(plugin, self.version)
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         """Find the route and let it answer.
@@ -177,9 +182,8 @@ class Routes:
     ) -> None:
         if record.script.text is not None:
             ask = msgspec.structs.replace(ask, recital=record.script.text)
-        adapter = ask.model if self._adapters.get(ask.model) else None
-        weights = self.weights(ask.model)
-        await self._server.serve(exchange, record, ask, answer, weights=weights, adapter=adapter, done=done)
+        adapter = self._adapters.get(ask.model)
+        await self._server.serve(exchange, record, ask, answer, adapter=adapter, done=done)
 
     async def _load(self, exchange: Exchange, record: Record) -> None:
         request = decode(LoadRequest, exchange.headers.get("content-type", ""), exchange.body)
@@ -187,6 +191,8 @@ class Routes:
 
     async def _unload(self, exchange: Exchange, record: Record) -> None:
         request = decode(UnloadRequest, exchange.headers.get("content-type", ""), exchange.body)
+        if self._plugin is not None:
+            await self._plugin.idle(request.lora_name)
         respond(exchange, record, 200, self._adapters.unload(request))
 
     async def _models(self, exchange: Exchange, record: Record) -> None:
@@ -218,11 +224,27 @@ class Routes:
 
     async def _metrics(self, exchange: Exchange, record: Record) -> None:
         kind = ("content-type", "text/plain; version=1.0.0; charset=utf-8")
-        respond(exchange, record, 200, self._meters.page(), kind)
+        page = self._meters.page() + (self._plugin.metrics() if self._plugin is not None else "")
+        respond(exchange, record, 200, page, kind)
 
     async def _requests(self, exchange: Exchange, record: Record) -> None:
         seen = [one.summary() for one in self._records if not one.path.startswith("/fake")]
         respond(exchange, record, 200, seen)
+
+
+def _routes_of(plugin: Plugin, version: str) -> dict[str, dict[str, Route]]:
+    async def listing(exchange: Exchange, record: Record) -> None:
+        respond(exchange, record, 200, plugin.listing(version))
+
+    def posting(kind: type[msgspec.Struct], answer: Callable[[Any], Awaitable[Any]]) -> Route:
+        async def post(exchange: Exchange, record: Record) -> None:
+            request = decode(kind, exchange.headers.get("content-type", ""), exchange.body)
+            respond(exchange, record, 200, await answer(request))
+
+        return post
+
+    posts = {f"/v1/tuneplex/{name}": {"POST": posting(*how)} for name, how in plugin.posts.items()}
+    return {"/v1/tuneplex/adapters": {"GET": listing}, **posts}
 
 
 def _card(name: str, root: str, *, parent: str | None = None, max_model_len: int | None = None) -> dict[str, Any]:

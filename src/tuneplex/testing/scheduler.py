@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -40,9 +40,12 @@ class Scheduler:
     def __init__(self, *, max_num_seqs: int, max_loras: int, kv_tokens: int) -> None:
         self.max_num_seqs = max_num_seqs
         self.max_loras = max_loras
+        self.kv_tokens = kv_tokens
         self.kv_blocks = kv_tokens // _BLOCK
         self._running: list[Seat] = []
         self._waiting: list[Seat] = []
+        self._left = asyncio.Event()
+        self._held = False
 
     @property
     def running(self) -> int:
@@ -74,6 +77,24 @@ class Scheduler:
         """Names of the adapters that waiting requests ask for."""
         return sorted({seat.adapter for seat in self._waiting if seat.adapter})
 
+    def uses(self, adapter: str) -> tuple[int, int]:
+        """How many sequences of an adapter run, and how many wait."""
+        running, waiting = (
+            sum(seat.sequences for seat in seats if seat.adapter == adapter) for seats in (self._running, self._waiting)
+        )
+        return running, waiting
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something holds that can only change when a request ends."""
+        while not condition():
+            self._left.clear()
+            await self._left.wait()
+
+    def hold(self, *, held: bool) -> None:
+        """Let no request begin, or let them begin again."""
+        self._held = held
+        self._admit()
+
     @asynccontextmanager
     async def seat(self, *, sequences: int, adapter: str | None, prompt_tokens: int) -> AsyncIterator[Seat]:
         """A place for one request; waits for it, and gives it back however the block ends."""
@@ -87,9 +108,10 @@ class Scheduler:
         finally:
             (self._waiting if seat in self._waiting else self._running).remove(seat)
             self._admit()
+            self._left.set()
 
     def _admit(self) -> None:
-        for seat in list(self._waiting):
+        for seat in () if self._held else tuple(self._waiting):
             if self.running + seat.sequences > self.max_num_seqs or not self._has_room(seat):
                 return
             if self._has_slot(seat):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from tuneplex.testing.adapters import Adapter
 from tuneplex.testing.answers import Answer
 from tuneplex.testing.generation import Reply, Step, steps
 from tuneplex.testing.metrics import Meters
@@ -15,6 +16,7 @@ from tuneplex.testing.protocol import Ask
 from tuneplex.testing.scheduler import Scheduler, Seat
 from tuneplex.testing.script import Record
 from tuneplex.testing.stream import Stream
+from tuneplex.testing.tiers import Tiers
 from tuneplex.testing.tokens import Tokenizer
 from tuneplex.testing.wire import Exchange
 
@@ -27,13 +29,17 @@ class Server:
     Args:
         tokenizer: Whose ids it speaks in.
         scheduler: Says who may run.
+        tiers: Bring adapters into slots.
         meters: Count what happens.
         die: Kills the engine.
     """
 
-    def __init__(self, tokenizer: Tokenizer, scheduler: Scheduler, meters: Meters, die: Callable[[], None]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, scheduler: Scheduler, tiers: Tiers, meters: Meters, die: Callable[[], None]
+    ) -> None:
         self._tokenizer = tokenizer
         self._scheduler = scheduler
+        self._tiers = tiers
         self._meters = meters
         self._die = die
 
@@ -44,8 +50,7 @@ class Server:
         ask: Ask,
         answer: Answer,
         *,
-        weights: str,
-        adapter: str | None,
+        adapter: Adapter | None,
         done: bytes,
     ) -> None:
         """Answer one generating request.
@@ -55,26 +60,29 @@ class Server:
             record: Remembers it.
             ask: What was asked.
             answer: Writes it down.
-            weights: What the model or adapter has learned.
-            adapter: Whose slot it takes.
+            adapter: Whose slot it takes, and what it has learned.
             done: What ends a stream.
         """
         record.model, record.prompt_ids = ask.model, ask.prompts[0]
-        run = _Run(self._tokenizer, ask, record, self._meters, weights)
+        run = _Run(self._tokenizer, ask, record, self._meters, adapter.weights if adapter else "")
         stream = Stream(exchange, record, record.script, self._die) if ask.stream else None
         if stream is not None:
             stream.start()
         try:
             prompt_tokens = sum(map(len, ask.prompts))
             sequences = len(ask.prompts) * ask.n
-            async with self._scheduler.seat(sequences=sequences, adapter=adapter, prompt_tokens=prompt_tokens) as seat:
+            name = adapter.name if adapter else None
+            async with self._scheduler.seat(sequences=sequences, adapter=name, prompt_tokens=prompt_tokens) as seat:
                 run.admitted(prompt_tokens)
+                if adapter is not None:
+                    self._tiers.use(adapter.name, adapter.size, self._scheduler.running_adapters)
                 if stream is not None:
                     await self._stream(stream, run, answer, seat, done)
                 else:
                     await self._whole(exchange, run, answer, seat)
         finally:
             run.end()
+            self._tiers.settle(self._scheduler.running_adapters)
 
     async def _stream(self, stream: Stream, run: _Run, answer: Answer, seat: Seat, done: bytes) -> None:
         if run.record.script.flood:

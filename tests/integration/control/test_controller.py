@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.residency import write_unmatched_adapter
 from tuneplex.control import Controller
 from tuneplex.control.seen import Limits
 from tuneplex.errors import EngineError
@@ -29,6 +30,7 @@ from tuneplex.types import (
     ReplicaState,
     ReplicaStatus,
     Status,
+    Tier,
 )
 
 HASTY = Limits(first_restart_s=0.01, longest_restart_s=0.02, silent_s=0.2, unreachable_s=0.2, first_load_s=0.01)
@@ -255,3 +257,39 @@ async def test_a_replica_drains_only_when_every_gateway_has_let_go(stage: Stage,
         await until(controller, lambda status: len(status.replicas) == 1)
         feeding.cancel()
     assert only(controller.status()).name == "default-0"
+
+
+@pytest.mark.parametrize("plugin", [True, False])
+async def test_the_status_tells_where_adapters_are(tmp_path: Path, *, plugin: bool) -> None:
+    """An engine with the plugin tells each adapter's tier; one without is served all the same, with a notice."""
+    (tmp_path / "adapter_config.json").write_text('{"r": 8}')
+    ada = AdapterVersion("ada", "a" * 64, str(tmp_path), 8, "default")
+    async with FakeEngine("base", plugin=plugin, max_loras=2) as engine:
+        pool = PoolSpec("default", launcher="external", urls=(engine.url,))
+        async with controlled(fleet(ada, pool=pool), {"external": ExternalLauncher()}) as controller:
+
+            def told(status: Status) -> object:
+                replica = only(status) if status.adapters[0].replicas else None
+                return replica and (replica.notice or (replica.residency and replica.residency.adapters))
+
+            status = await until(controller, told)
+            residency = only(status).residency
+            if plugin:
+                assert residency is not None
+                assert [(one.name, one.tier, one.slot) for one in residency.adapters] == [(ada.id, Tier.DEVICE, 0)]
+                assert (residency.slots, residency.slots_used) == (2, 1)
+                assert b'adapter_slots_used{pool="default",replica="default-0"} 1.0' in controller.metrics()
+            else:
+                assert residency is None
+            assert ("lacks tuneplex-vllm" in only(status).notice) is not plugin
+
+
+async def test_why_an_adapter_does_not_load_is_in_the_status(tmp_path: Path) -> None:
+    """An adapter none of whose weights fit is reported with the engine's words, and the fleet goes on without it."""
+    bad = AdapterVersion("bad", "b" * 64, str(write_unmatched_adapter(tmp_path / "bad")), 8, "default")
+    async with FakeEngine("base") as engine:
+        pool = PoolSpec("default", launcher="external", urls=(engine.url,))
+        async with controlled(fleet(bad, pool=pool), {"external": ExternalLauncher()}) as controller:
+            status = await until(controller, lambda status: status.adapters[0].detail)
+            assert "model.decoder.blocks.0.self_attn.v_proj" in status.adapters[0].detail
+            assert only(status).state is ReplicaState.READY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -17,7 +18,10 @@ from tuneplex.types import (
     GatewayStatus,
     ReplicaState,
     ReplicaStatus,
+    Residency,
+    Resident,
     Status,
+    Tier,
 )
 
 SMALL = Sheet(
@@ -112,7 +116,31 @@ def test_headline_tells_whether_the_fleet_is_ready() -> None:
 def test_replica_row_counts_the_adapters_of_its_pool() -> None:
     """`1/2` says that one of the pool's two adapters is loaded."""
     row = [cell.text for cell in render.replicas(status(replica(adapters=("contacts@0123",), kv_use=0.125))).rows[0]]
-    assert row == ["default-0", "ready", "1m05s", "1/2", "0", "0", "12%", "0", ""]
+    assert row == ["default-0", "ready", "1m05s", "1/2", "", "0", "0", "12%", "0", ""]
+
+
+def test_an_engine_that_tells_where_its_adapters_are() -> None:
+    """A replica's row counts its slots; an adapter's row has its slot, its pin, or the tier it fell back to."""
+    name = version("contacts").id
+    told = (
+        Resident(name, Tier.DEVICE, slot=2, pinned=True),
+        Resident(name, Tier.HOST),
+        Resident(name, Tier.DISK),
+        Resident("somebody's", Tier.DEVICE, slot=0),
+        Resident(name),
+    )
+    fleet = status(*(replica(name=f"r{at}", residency=Residency(4, 1, adapters=(one,))) for at, one in enumerate(told)))
+    sheet = render.replicas(fleet)
+    assert {row[sheet.columns.index("SLOTS")].text for row in sheet.rows} == {"1/4"}
+    sheet = render.adapters(fleet)
+    assert [row[sheet.columns.index("WHERE")].text for row in sheet.rows] == ["r0 slot 2, pinned; r1 host; r2 disk", ""]
+
+
+def test_a_notice_is_shown_while_nothing_is_wrong() -> None:
+    """The note of a replica that is ready tells what a person should know of it."""
+    assert render.note(replica(notice="the engine lacks the plugin")) == "the engine lacks the plugin"
+    starting = replica(ReplicaState.STARTING, phase="loading", notice="the engine lacks the plugin")
+    assert render.note(starting) == "loading"
 
 
 def test_dead_replica_shows_why() -> None:
@@ -127,7 +155,7 @@ def test_dead_replica_shows_why() -> None:
 def test_adapter_row_names_aliases_and_trouble() -> None:
     """An adapter's row tells its version, where it is loaded, its aliases and why it is not loaded."""
     rows = [[cell.text for cell in row] for row in render.adapters(status(replica(adapters=("c",)))).rows]
-    assert rows[0] == ["contacts", "0123456789ab", "8", "default", "1/1", "gpt-4o-mini", "hf:acme/contacts", ""]
+    assert rows[0] == ["contacts", "0123456789ab", "8", "default", "1/1", "", "gpt-4o-mini", "hf:acme/contacts", ""]
     assert rows[1][-1] == "rank too large"
 
 
@@ -147,6 +175,7 @@ def test_welcome_names_all_models() -> None:
     """Who has just started a fleet reads the URL and every name that works in `model`."""
     text = plain(render.welcome(status(replica()), FleetSpec("support", base=None), 34.0, "Ctrl-C"))  # type: ignore[arg-type]
     assert "http://127.0.0.1:8000/v1" in text
+    assert "sql: rank too large" in text
     assert "smollm2, contacts, sql, gpt-4o-mini" in text
     assert "34s" in text
 
@@ -154,7 +183,25 @@ def test_welcome_names_all_models() -> None:
 def test_first_look_tells_what_there_is() -> None:
     """Without an earlier look, each replica's state and each connected gateway is news."""
     first = status(replica(ReplicaState.STARTING, phase="loading weights"), ready=False)
-    assert news.news(None, first) == ("default-0: starting: loading weights", "gateway-0: connected")
+    assert news.news(None, first) == (
+        "default-0: starting: loading weights",
+        "sql: rank too large",
+        "gateway-0: connected",
+    )
+
+
+def test_an_adapter_that_does_not_load_is_news_once() -> None:
+    """Why an adapter is not loaded is told when it is known, and again only when the reason is another one."""
+
+    def failing(detail: str) -> Status:
+        return msgspec.structs.replace(status(), adapters=(AdapterStatus(version("sql"), (), detail),))
+
+    once = failing("default-0: rank too large")
+    again = failing("default-0: rank too large (tried 2 times)")
+    assert news.news(failing(""), once) == ("sql: default-0: rank too large",)
+    assert news.news(once, again) == ()
+    assert news.news(again, failing("default-0: no such file")) == ("sql: default-0: no such file",)
+    assert news.news(again, failing("")) == ()
 
 
 def test_no_change_is_no_news() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import pytest
 
 from tuneplex.control.actions import Load, Unload
 from tuneplex.control.decide import Situation, decide
 from tuneplex.control.seen import Limits, LoadFailure, Seen
 from tuneplex.control.view import fleet_view, unmentioned
 from tuneplex.engines.server import EngineModel
-from tuneplex.types import AdapterVersion, FleetSpec, FleetView, PoolSpec, ReplicaState
+from tuneplex.types import AdapterVersion, FleetSpec, FleetView, PoolSpec, ReplicaState, Residency, Resident
 
 MakeSpec = Callable[..., FleetSpec]
 MakeSeen = Callable[..., Seen]
@@ -118,6 +119,22 @@ def test_what_no_view_mentions_is_unloaded_after_a_while(
     stale = make_seen("default-0", POOL, ONE.id, unlisted={ONE.id: NOW - 5})
     assert decide(make_situation(make_spec(), fresh)) == ()
     assert decide(make_situation(make_spec(), stale)) == (Unload("default-0", ONE.id),)
+
+
+@pytest.mark.parametrize("running,waiting,unloads", [(1, 0, False), (0, 1, False), (0, 0, True)])
+def test_what_still_has_requests_stays(
+    make_spec: MakeSpec,
+    make_seen: MakeSeen,
+    make_situation: MakeSituation,
+    running: int,
+    waiting: int,
+    *,
+    unloads: bool,
+) -> None:
+    """An adapter that an engine says is in use is not unloaded yet; another one's requests do not matter."""
+    told = Residency(adapters=(Resident(ONE.id, running=running, waiting=waiting), Resident(TWO.id, running=7)))
+    seen = make_seen("default-0", POOL, ONE.id, unlisted={ONE.id: NOW - 60}, residency=told)
+    assert bool(decide(make_situation(make_spec(), seen))) is unloads
 
 
 def test_an_openai_server_serves_the_adapters_it_lists(

@@ -11,7 +11,17 @@ from tuneplex.control.figures import added, metrics_page
 from tuneplex.control.report import Surroundings, fleet_status
 from tuneplex.control.seen import LoadFailure, Seen
 from tuneplex.engines.server import EngineMetrics
-from tuneplex.types import AdapterVersion, FleetSpec, GatewayReport, PoolSpec, ReplicaState, Status
+from tuneplex.types import (
+    AdapterVersion,
+    FleetSpec,
+    GatewayReport,
+    PoolSpec,
+    ReplicaState,
+    Residency,
+    Resident,
+    Status,
+    Tier,
+)
 
 MakeSpec = Callable[..., FleetSpec]
 MakeSeen = Callable[..., Seen]
@@ -119,3 +129,18 @@ def test_the_page_adds_up_gateways_that_live_and_that_have_ended(
     assert 'tuneplex_replica_running_requests{pool="default",replica="default-0"} 3.0' in page
     assert 'tuneplex_replica_generation_tokens_total{pool="default",replica="default-0"} 77.0' in page
     assert 'tuneplex_replica_adapters{pool="default",replica="default-0"} 1.0' in page
+
+
+def test_residency_is_told_and_counted(make_spec: MakeSpec, make_seen: MakeSeen, make_situation: MakeSituation) -> None:
+    """The status holds where each replica has its adapters, the page its slots; who cannot tell has neither."""
+    told = Residency(4, 2, adapters=(Resident(ONE.id, Tier.DEVICE, slot=1, rank=8),))
+    telling = make_seen("default-0", POOL, ONE.id, residency=told)
+    silent = make_seen("default-1", POOL, ONE.id, notice="the engine lacks the plugin")
+    situation = make_situation(make_spec(ONE, replicas=2), telling, silent)
+    replicas = status_of(situation).replicas
+    assert [one.residency for one in replicas] == [told, None]
+    assert [one.notice for one in replicas] == ["", "the engine lacks the plugin"]
+    page = metrics_page(situation, [], GatewayReport(-1, 0, 0)).decode()
+    assert 'tuneplex_replica_adapter_slots{pool="default",replica="default-0"} 4.0' in page
+    assert 'tuneplex_replica_adapter_slots_used{pool="default",replica="default-0"} 2.0' in page
+    assert 'slots{pool="default",replica="default-1"}' not in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -19,9 +20,11 @@ BASE = Base("base", "/models/base")
 PLACE = Place(cores=(0, 1, 2), gpus=(), socket="/run/e.sock", secret="a-random-key")
 
 
-def command(pool: PoolSpec, inherited: dict[str, str] | None = None) -> tuple[list[str], dict[str, str]]:
-    """The command line and the environment for a pool."""
-    made = VllmDriver().command(pool, BASE, PLACE, inherited or {})
+def command(
+    pool: PoolSpec, inherited: dict[str, str] | None = None, place: Place = PLACE
+) -> tuple[list[str], dict[str, str]]:
+    """The command line and the environment for a pool; its Python is not asked for plugins."""
+    made = asyncio.run(VllmDriver().command(pool, BASE, place, {"VLLM_PLUGINS": "", **(inherited or {})}))
     return list(made.arguments), made.env
 
 
@@ -91,11 +94,11 @@ def test_the_model_is_not_compiled_on_the_cpu(gpus: int, eager: bool) -> None:  
 
 def test_gpus() -> None:
     """A replica sees its GPUs only, and splits the model over them."""
-    made = VllmDriver().command(PoolSpec("p", python="python", gpus=2), BASE, Place(gpus=("2", "3")), {})
-    assert made.env["CUDA_VISIBLE_DEVICES"] == "2,3"
-    assert option(list(made.arguments), "--tensor-parallel-size") == "2"
-    assert "VLLM_CPU_OMP_THREADS_BIND" not in made.env
-    assert "VLLM_CPU_KVCACHE_SPACE" not in made.env
+    arguments, env = command(PoolSpec("p", python="python", gpus=2), place=Place(gpus=("2", "3")))
+    assert env["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert option(arguments, "--tensor-parallel-size") == "2"
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in env
+    assert "VLLM_CPU_KVCACHE_SPACE" not in env
 
 
 def test_the_phases_of_a_real_start() -> None:
@@ -159,7 +162,7 @@ def test_the_engines_own_words(body: object, words: str) -> None:
     assert Reply(404, msgspec.json.encode(body)).words == words
 
 
-def test_an_openai_server_is_not_started_here() -> None:
+async def test_an_openai_server_is_not_started_here() -> None:
     """A pool of kind openai without URLs cannot be started, and says so."""
     with pytest.raises(EngineStartError, match="give its urls"):
-        driver_for("openai").command(PoolSpec("p"), BASE, PLACE, {})
+        await driver_for("openai").command(PoolSpec("p"), BASE, PLACE, {})

@@ -17,8 +17,9 @@ class OpenAIDriver:
 
     loads_adapters = False
     routes = frozenset(Route)
+    without_residency = ""
 
-    def command(self, pool: PoolSpec, base: Base, place: Place, inherited: Mapping[str, str]) -> Command:
+    async def command(self, pool: PoolSpec, base: Base, place: Place, inherited: Mapping[str, str]) -> Command:
         """Refuse: such an engine runs already."""
         del base, place, inherited
         raise EngineStartError(f"pool {pool.name}: an engine of kind openai cannot be started here; give its urls")
@@ -45,6 +46,10 @@ class OpenAIDriver:
     async def unload(self, server: EngineServer, name: str) -> None:
         """Nothing was loaded, so there is nothing to unload."""
         del server, name
+
+    async def residency(self, server: EngineServer) -> None:
+        """OpenAI's API has no adapters, and so no place where they are."""
+        del server
 
     async def metrics(self, server: EngineServer) -> EngineMetrics:
         """OpenAI's API has no figures."""

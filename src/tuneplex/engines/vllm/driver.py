@@ -1,20 +1,28 @@
-"""vLLM: its command line, its log, its routes for adapters, its metrics."""
+"""vLLM: its command line, its log, its routes for adapters, its metrics.
+
+With the plugin `tuneplex-vllm`, adapters go by the plugin's routes, which tell what is in memory and really free it.
+Every engine may lack the plugin, or run it beside a vLLM that it does not know; then vLLM's own routes do.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from tuneplex.engines.command import Command, Place
-from tuneplex.engines.server import EngineMetrics, EngineServer
+from tuneplex.engines.server import EngineMetrics, EngineServer, Reply
+from tuneplex.engines.vllm import plugins
 from tuneplex.errors import EngineError
-from tuneplex.types import AdapterVersion, Base, PoolSpec, Route
+from tuneplex.types import AdapterVersion, Base, PoolSpec, Residency, Route
 
 __all__ = ["VllmDriver"]
 
 _LOAD_TIMEOUT_S = 120.0
+_UNLOAD_WAIT_S = 20.0
+_NOT_FOUND = 404
 _KV_FLAG = "--kv-cache-memory-bytes"
 _KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 
@@ -36,12 +44,14 @@ class VllmDriver:
 
     loads_adapters = True
     routes = frozenset(Route)
+    without_residency = "the engine lacks tuneplex-vllm: unloading frees no memory, and where adapters are is not known"
 
-    def command(self, pool: PoolSpec, base: Base, place: Place, inherited: Mapping[str, str]) -> Command:
-        """Start vLLM's API server on a Unix socket, with its developer routes and its usage statistics off."""
+    async def command(self, pool: PoolSpec, base: Base, place: Place, inherited: Mapping[str, str]) -> Command:
+        """Start vLLM's API server on a Unix socket, with our plugin, its developer routes and its statistics off."""
         start = (pool.python, "-m", "vllm.entrypoints.openai.api_server", "--model", base.path)
         arguments = (*start, "--served-model-name", base.name, "--uds", place.socket, *_flags(pool), *pool.engine_args)
-        return Command(arguments, {**_environment(pool, place, inherited), **pool.env})
+        env = {**_environment(pool, place, inherited), **pool.env}
+        return Command(arguments, env | await _with_plugin(pool.python, env))
 
     def phase(self, log: str) -> str:
         """What the last telling line of the log says."""
@@ -61,16 +71,35 @@ class VllmDriver:
 
     async def load(self, server: EngineServer, version: AdapterVersion) -> None:
         """Load an adapter at run time."""
-        body = {"lora_name": version.id, "lora_path": version.path}
-        reply = await server.post("/v1/load_lora_adapter", body, timeout_s=_LOAD_TIMEOUT_S)
-        if not reply.ok and "already been loaded" not in reply.words:
+        body = {"name": version.id, "path": version.path}
+        reply = await server.post("/v1/tuneplex/load", body, timeout_s=_LOAD_TIMEOUT_S)
+        if _lacks_route(reply):
+            body = {"lora_name": version.id, "lora_path": version.path}
+            reply = await server.post("/v1/load_lora_adapter", body, timeout_s=_LOAD_TIMEOUT_S)
+        # The name holds the content's digest, so what has it already is what was to be loaded.
+        if not reply.ok and reply.code != "adapter_exists" and "already been loaded" not in reply.words:
             raise EngineError(reply.words)
 
     async def unload(self, server: EngineServer, name: str) -> None:
-        """Take an adapter's name away from the front end; the engine keeps its copy a while (vllm#54839)."""
-        reply = await server.post("/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=_LOAD_TIMEOUT_S)
-        if not reply.ok and "cannot be found" not in reply.words:
+        """Unload an adapter when its requests have ended. Without the plugin the engine keeps a copy (vllm#54839)."""
+        body: dict[str, object] = {"name": name, "running": "wait", "timeout_s": _UNLOAD_WAIT_S}
+        reply = await server.post("/v1/tuneplex/unload", body, timeout_s=_UNLOAD_WAIT_S + _LOAD_TIMEOUT_S)
+        if _lacks_route(reply):
+            reply = await server.post("/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=_LOAD_TIMEOUT_S)
+        if not reply.ok and reply.code != "adapter_not_found" and "cannot be found" not in reply.words:
             raise EngineError(reply.words)
+
+    async def residency(self, server: EngineServer) -> Residency | None:
+        """Read the plugin's list, which costs the engine nothing."""
+        reply = await server.get("/v1/tuneplex/adapters")
+        if _lacks_route(reply):
+            return None
+        if not reply.ok:
+            raise EngineError(reply.words)
+        try:
+            return msgspec.json.decode(reply.body, type=Residency)
+        except msgspec.MsgspecError as error:
+            raise EngineError(f"/v1/tuneplex/adapters is not a list of adapters: {error}") from error
 
     async def metrics(self, server: EngineServer) -> EngineMetrics:
         """Read the few figures that control uses from `/metrics`."""
@@ -78,6 +107,11 @@ class VllmDriver:
         if not reply.ok:
             raise EngineError(reply.words)
         return read_metrics(reply.body.decode(errors="replace"))
+
+
+def _lacks_route(reply: Reply) -> bool:
+    """Whether there is no plugin behind one of its routes, or none that knows this vLLM."""
+    return (reply.status == _NOT_FOUND and not reply.code) or reply.code == "not_supported"
 
 
 def read_metrics(page: str) -> EngineMetrics:
@@ -110,6 +144,15 @@ _METRICS = {
     "vllm:generation_tokens_total": "generation_tokens",
     "vllm:num_preemptions_total": "preemptions",
 }
+
+
+async def _with_plugin(python: str, env: Mapping[str, str]) -> dict[str, str]:
+    """`VLLM_PLUGINS` with ours in it; nothing where ours is not installed, so that such an engine stays as it is."""
+    given = env.get(plugins.VARIABLE)
+    if given is not None:
+        return {plugins.VARIABLE: plugins.with_ours(given.split(","))}
+    found = await plugins.installed(python, env)
+    return {plugins.VARIABLE: plugins.with_ours(sorted(found))} if plugins.OURS in found else {}
 
 
 def _flags(pool: PoolSpec) -> Iterator[str]:
