@@ -80,8 +80,8 @@ class Sources:
     def fingerprint(self) -> str:
         """Changes with the lock and with the plugin's code."""
         digest = hashlib.sha256(self.lock.read_bytes())
-        code = (path for kind in ("py", "c") for path in self.plugin.glob(f"src/*/*.{kind}"))
-        for path in sorted((*code, self.plugin / "pyproject.toml", self.plugin / "setup.py")):
+        code = ("src/*/*.py", "src/*/*.c", "setup.py", "pyproject.toml")
+        for path in sorted(found for pattern in code for found in self.plugin.glob(pattern)):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()
 

@@ -1,47 +1,75 @@
-"""vLLM's CPU LoRA wrapper with grouped, rank-exact products."""
+"""vLLM's CPU LoRA wrapper with products at each adapter's own rank."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import torch
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
-from tuneplex_vllm.grouped import Group, PackedSlots, add_product, group_rows
+from tuneplex_vllm.grouped import GroupedProducts
+from tuneplex_vllm.plan import Plan
+from tuneplex_vllm.tiles import TileProducts, obstacle
+from tuneplex_vllm.weights import Part, parts_of, stacks_of, used_rank
 
 __all__ = ["RankExactWrapper"]
 
 _log = logging.getLogger("vllm.tuneplex")
 
 
+class _Products(Protocol):
+    """One module's products, of `GroupedProducts` or `TileProducts`."""
+
+    def write(self, slot: int, parts: list[Part]) -> None: ...
+
+    def add(self, y: torch.Tensor, x: torch.Tensor, plan: Plan) -> None: ...
+
+
 class RankExactWrapper(PunicaWrapperCPU):
     """Computes what `PunicaWrapperCPU` computes, at each adapter's own rank.
 
     vLLM's LoRA layers call `add_lora_linear`, `add_lora_logits` and `add_lora_embedding` during a step, and
-    `update_metadata` before a step whose batch or slots differ from the last one's. Everything else (fully sharded
-    LoRA, classification heads) stays as vLLM has it.
+    `update_metadata` before a step whose batch or slots differ from the last one's. The plugin's `SlotManager` calls
+    `slot_changed`. Everything else (fully sharded LoRA, classification heads) stays as vLLM has it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - vLLM's own signature, passed on
         super().__init__(*args, **kwargs)
-        self._tokens: tuple[Group, ...] = ()
-        self._sampled: tuple[Group, ...] = ()
-        self._packed = PackedSlots()
-        _log.info("tuneplex-vllm is active: LoRA runs on the CPU at each adapter's own rank.")
+        self._tokens: Plan | None = None
+        self._sampled: Plan | None = None
+        # By the identity of the stack that a layer hands over; the layer is kept, so no other object can have it.
+        self._modules: dict[int, tuple[object, _Products]] = {}
+        self._embeddings: dict[int, dict[int, torch.Tensor]] = {}
+        self._said: set[str] = set()
 
     def update_metadata(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the same
         """Group the batch's tokens, and the rows that are sampled, by adapter."""
         super().update_metadata(*args, **kwargs)
-        self._tokens = group_rows(self.token_lora_indices.tolist())
-        self._sampled = group_rows(self.sampler_indices.tolist())
+        self._tokens = Plan(self.token_lora_indices.tolist()) or None
+        self._sampled = Plan(self.sampler_indices.tolist()) or None
+
+    def slot_changed(self, slot: int, layers: Iterable[object]) -> None:
+        """Copy the weights of a slot anew, or drop the copies of one that is empty now.
+
+        Args:
+            slot: The slot.
+            layers: vLLM's LoRA layers that use this wrapper.
+        """
+        for layer in layers:
+            if getattr(layer, "lora_a_stacked_2d", None) is not None:
+                self._write_embedding(layer.lora_b_stacked, slot)  # type: ignore[attr-defined]
+            elif (stacks := stacks_of(layer)) is not None:
+                key, a, b = stacks
+                self._products(key, a, b).write(slot, parts_of(a, b, slot))
 
     def add_lora_linear(  # noqa: PLR0917 - vLLM's own signature
         self,
         y: torch.Tensor,
         x: torch.Tensor,
         lora_a_stacked: tuple[torch.Tensor, ...],
-        lora_b_stacked: tuple[torch.Tensor, ...],
+        lora_b_stacked: tuple[torch.Tensor, ...],  # noqa: ARG002 - `slot_changed` has copied it
         scale: float,
         output_slices: tuple[int, ...],  # noqa: ARG002 - B's own shape says it
         *,
@@ -49,21 +77,29 @@ class RankExactWrapper(PunicaWrapperCPU):
         **_kwargs: object,
     ) -> None:
         """Add every adapter's change of a linear module to `y`, in place."""
-        self._add(self._tokens, y, x, (lora_a_stacked, lora_b_stacked), scale)
+        plan = self._tokens
+        if plan is not None and (found := self._modules.get(id(lora_a_stacked))):
+            _add(found[1], y, x, plan, scale)
 
     def add_lora_logits(
         self,
         y: torch.Tensor,
         x: torch.Tensor,
         lora_a_stacked: torch.Tensor,
-        lora_b_stacked: torch.Tensor,
+        lora_b_stacked: torch.Tensor,  # noqa: ARG002 - as above
         scale: float,
         *,
         buffer: torch.Tensor | None = None,  # noqa: ARG002 - as above
         **_kwargs: object,
     ) -> None:
         """Add every adapter's change of the logits to `y`, in place; most adapters have none."""
-        self._add(self._sampled, y, x, ((lora_a_stacked,), (lora_b_stacked,)), scale)
+        plan = self._sampled
+        if plan is None or not (found := self._modules.get(id(lora_a_stacked))):
+            return
+        if x.shape[0] == plan.length:
+            _add(found[1], y, x, plan, scale)
+        else:  # an error here would end the engine
+            self._say_once("Log-probabilities of a prompt are the base's where an adapter changes lm_head.")
 
     def add_lora_embedding(
         self,
@@ -77,23 +113,50 @@ class RankExactWrapper(PunicaWrapperCPU):
 
         `x` holds the rows that vLLM looked up in A, padded to the largest rank, so only B is left to multiply.
         """
-        for group in self._tokens:
-            b = lora_b_stacked[group.slot, 0]
-            if b.any():
-                y[group.rows] += torch.mm(x[group.rows].to(b.dtype), b.t()).to(y.dtype)
-
-    def _add(
-        self,
-        groups: tuple[Group, ...],
-        y: torch.Tensor,
-        x: torch.Tensor,
-        stacks: tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]],
-        scale: float,
-    ) -> None:
-        if not groups:
+        changed = self._embeddings.get(id(lora_b_stacked))
+        if not changed or self._tokens is None:
             return
-        y, x = y.view(-1, y.shape[-1]), x.reshape(-1, x.shape[-1])
-        for group in groups:
-            packed = self._packed.get(*stacks, group.slot)
-            if packed is not None:
-                add_product(y, x, group.rows, packed, scale)
+        for slot, rows in self._tokens.groups:
+            if (b := changed.get(slot)) is not None:
+                y[rows] += torch.mm(x[rows][:, : b.shape[0]].to(b.dtype), b).to(y.dtype)
+
+    def _write_embedding(self, b_stack: torch.Tensor, slot: int) -> None:
+        b = b_stack[slot, 0].t()  # [max_rank, width]
+        rank = used_rank(b)
+        changed = self._embeddings.setdefault(id(b_stack), {})
+        changed.pop(slot, None)
+        if rank:
+            changed[slot] = b[:rank].contiguous()
+
+    def _products(self, key: object, a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> _Products:
+        found = self._modules.get(id(key))
+        if found is None:
+            found = self._modules[id(key)] = (key, self._new_products(a, b))
+        return found[1]
+
+    def _new_products(self, a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> _Products:
+        threads = torch.get_num_threads()
+        why_not = obstacle(a[0].dtype, threads)
+        slots, _, _, inputs = a[0].shape
+        outputs = sum(stack.shape[2] for stack in b)
+        self._say_once(
+            "tuneplex-vllm is active: LoRA runs on the CPU at each adapter's own rank, "
+            + (f"in PyTorch (not on AMX tiles: {why_not})." if why_not else "on AMX tiles.")
+        )
+        return GroupedProducts(slots) if why_not else TileProducts(inputs, outputs, slots, threads)
+
+    def _say_once(self, words: str) -> None:
+        if words not in self._said:
+            self._said.add(words)
+            _log.info(words)
+
+
+def _add(products: _Products, y: torch.Tensor, x: torch.Tensor, plan: Plan, scale: float) -> None:
+    if scale != 1.0:  # vLLM puts an adapter's scale into B and passes 1
+        change = torch.zeros_like(y)
+        _add(products, change, x, plan, 1.0)
+        y.add_(change, alpha=scale)
+    elif y.dim() == 2:  # noqa: PLR2004 - rows and columns
+        products.add(y, x, plan)
+    else:
+        products.add(y.view(-1, y.shape[-1]), x.reshape(-1, x.shape[-1]), plan)
