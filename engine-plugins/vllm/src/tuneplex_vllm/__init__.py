@@ -35,9 +35,10 @@ def register() -> None:
             f"{vllm.__version__} is not one of the versions it was tested with ({', '.join(sorted(KNOWN_VERSIONS))})."
         )
         return
-    from tuneplex_vllm import manager  # noqa: PLC0415 - it needs vLLM's own managers, of a known version
+    from tuneplex_vllm import manager, worker  # noqa: PLC0415 - they need the insides of a known version
 
     manager.install()
+    worker.install()
     if not current_platform.is_cpu():
         _say("tuneplex-vllm leaves the LoRA kernels alone: this platform is not the CPU, and vLLM's own serve it well.")
         return
