@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import uvloop
-from rich.console import Console
 
-from benchmarks.gateway.cpu import cores, on_core
+from benchmarks.cpu import cores, on_core
+from benchmarks.errors import BenchmarkError
 from benchmarks.gateway.load import Kind
 from benchmarks.gateway.measure import Plan, Round, Test, measure
 from benchmarks.gateway.report import print_report, report
 from benchmarks.gateway.targets import TARGETS
-from benchmarks.gateway.upstream import BenchmarkError
+from benchmarks.options import among, console, interruptible
 
 __all__ = ["main"]
 
@@ -27,7 +26,6 @@ _TESTS = ("stream", "unary")
 _STREAM_S = 2.5
 _UNARY_S = 1.5
 _QUICK = 5
-_WIDTH = 130
 _INTERRUPTED = 130
 
 
@@ -49,26 +47,13 @@ def _parser() -> argparse.ArgumentParser:
     names = [target.name for target in TARGETS]
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds (default 9; 7 or more for a claim)")
     parser.add_argument("--quick", action="store_true", help="a fifth of the requests, 3 rounds: a first look")
-    parser.add_argument("--only", type=_among(names), metavar="NAME,...", help=f"of {', '.join(names)}")
-    parser.add_argument("--tests", type=_among(_TESTS), default=_TESTS, metavar="NAME,...", help="of stream, unary")
+    parser.add_argument("--only", type=among(names), metavar="NAME,...", help=f"of {', '.join(names)}")
+    parser.add_argument("--tests", type=among(_TESTS), default=_TESTS, metavar="NAME,...", help="of stream, unary")
     parser.add_argument("--streams", type=int, default=1500, help="streams in each round (default 1500)")
     parser.add_argument("--requests", type=int, default=15000, help="unary requests in each round (default 15000)")
     parser.add_argument("--concurrency", type=int, default=32, help="clients side by side (default 32)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file")
     return parser
-
-
-def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """Reads names with commas between them, for argparse."""
-
-    def read(text: str) -> tuple[str, ...]:
-        names = tuple(text.split(","))
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
-        return names
-
-    return read
 
 
 def _plan(options: argparse.Namespace) -> Plan:
@@ -90,35 +75,21 @@ def _plan(options: argparse.Namespace) -> Plan:
     )
 
 
-async def _interruptible(plan: Plan, done: Callable[[Round], None]) -> dict[str, list[str]]:
-    """Measure; a signal cancels it, so that the proxies end before we do."""
-    loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(measure(plan, done))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    return await task
-
-
-def _console() -> Console:
-    """As wide as the terminal; wide enough for the tables when the output goes to a file or a pipe."""
-    return Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-
-
 def _run(options: argparse.Namespace) -> None:
-    console = _console()
+    terminal = console()
     plan = _plan(options)
     for target in plan.targets:
         target.install()
     started = datetime.now(tz=UTC)
     rounds: list[Round] = []
-    with console.status("starting the proxies") as status, on_core(None if plan.cores is None else plan.cores.load):
+    with terminal.status("starting the proxies") as status, on_core(None if plan.cores is None else plan.cores.load):
 
         def done(item: Round) -> None:
             rounds.append(item)
             status.update(f"round {item.round} of {plan.rounds}: {item.target}, {item.test} {item.cpu_us:.1f} µs")
 
-        commands = uvloop.run(_interruptible(plan, done))
+        commands = uvloop.run(interruptible(measure(plan, done)))
     result = report(plan, started, commands, rounds)
-    print_report(result, console)
+    print_report(result, terminal)
     if options.json is not None:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))

@@ -7,7 +7,8 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from benchmarks.gateway.upstream import BenchmarkError, Exchange
+from benchmarks.errors import BenchmarkError
+from benchmarks.gateway.upstream import Exchange
 from benchmarks.gateway.wire import Script
 
 __all__ = ["Client"]

@@ -11,8 +11,9 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Self
 
+from benchmarks.errors import BenchmarkError
 from benchmarks.gateway.client import Client
-from benchmarks.gateway.upstream import BenchmarkError, Exchange, Upstream
+from benchmarks.gateway.upstream import Exchange, Upstream
 from benchmarks.gateway.wire import client_request, script
 
 __all__ = ["Kind", "Load", "Names"]

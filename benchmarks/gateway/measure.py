@@ -10,11 +10,11 @@ from contextlib import ExitStack
 
 import msgspec
 
-from benchmarks.gateway.cpu import Cores, machine_busy_s
+from benchmarks.cpu import Cores, machine_busy_s
+from benchmarks.errors import BenchmarkError
 from benchmarks.gateway.load import Kind, Load
 from benchmarks.gateway.processes import Proxy, running
 from benchmarks.gateway.targets import Target
-from benchmarks.gateway.upstream import BenchmarkError
 
 __all__ = ["Plan", "Round", "Test", "measure"]
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO
 
-from benchmarks.gateway.cpu import Meter, on_core
+from benchmarks.cpu import Meter, on_core
+from benchmarks.errors import BenchmarkError
 from benchmarks.gateway.load import Kind, Load
 from benchmarks.gateway.targets import Target
-from benchmarks.gateway.upstream import BenchmarkError
 
 __all__ = ["Proxy", "running"]
 

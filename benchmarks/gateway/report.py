@@ -10,13 +10,13 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
-import psutil
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.gateway.measure import Plan, Round
-from benchmarks.gateway.spread import Spread, ratio, spread
 from benchmarks.gateway.targets import Target
+from benchmarks.machine import machine
+from benchmarks.spread import Spread, ratio, spread
 
 __all__ = ["Report", "Row", "print_report", "report"]
 
@@ -76,20 +76,10 @@ def report(plan: Plan, started: datetime, commands: dict[str, list[str]], rounds
 
 def _machine(plan: Plan) -> dict[str, str | int | float | None]:
     return {
-        "cpu": _cpu_name(),
-        "cores": psutil.cpu_count(),
-        "memory_mb": round(psutil.virtual_memory().total / 1e6),
-        "kernel": platform.release(),
+        **machine(),
         "load_core": None if plan.cores is None else plan.cores.load,
         "proxy_core": None if plan.cores is None else plan.cores.proxy,
     }
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _target(target: Target, commands: dict[str, list[str]]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.gateway.environments import environment
+from benchmarks.environments import environment
 from benchmarks.gateway.load import Names
 from benchmarks.gateway.wire import KEY
 

@@ -10,15 +10,11 @@ import msgspec
 
 from benchmarks.gateway.wire import Asked, Script
 
-__all__ = ["BenchmarkError", "Exchange", "Upstream"]
+__all__ = ["Exchange", "Upstream"]
 
 _END = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length:"
 _MESSAGES = 2
-
-
-class BenchmarkError(Exception):
-    """Something is not as it must be, so that a figure would mean nothing."""
 
 
 class Exchange:

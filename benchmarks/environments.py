@@ -14,7 +14,7 @@ from pathlib import Path
 
 import platformdirs
 
-from benchmarks.gateway.upstream import BenchmarkError
+from benchmarks.errors import BenchmarkError
 
 __all__ = ["environment"]
 

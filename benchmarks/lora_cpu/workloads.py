@@ -1,0 +1,64 @@
+"""What is asked of the engines: which adapters there are, and the mixes of requests for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["ADAPTERS", "BASE", "PROMPT_TOKENS", "REPLY_TOKENS", "WORKLOADS", "Adapter", "Workload"]
+
+BASE = "base"
+PROMPT_TOKENS = 128
+REPLY_TOKENS = 32
+
+_ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A random LoRA.
+
+    Attributes:
+        name: What requests call it.
+        rank: Of its matrices; alpha is twice that.
+        modules: Which linear modules of each layer it changes.
+    """
+
+    name: str
+    rank: int
+    modules: tuple[str, ...] = _ALL
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A mix of requests.
+
+    Attributes:
+        name: As in files and `--only`.
+        title: For people.
+        models: Whom requests are for: client i begins with number i and each client goes on with the next one.
+    """
+
+    name: str
+    title: str
+    models: tuple[str, ...]
+
+    def model(self, client: int, request: int) -> str:
+        """Whom a client's request is for."""
+        return self.models[(client + request) % len(self.models)]
+
+
+ADAPTERS = (
+    *(Adapter(f"r{rank}", rank) for rank in (8, 16, 32, 64, 128)),
+    Adapter("r8-qv", 8, ("q_proj", "v_proj")),
+)
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("base", "the base", (BASE,)),
+        *(Workload(f"r{rank}", f"rank {rank}", (f"r{rank}",)) for rank in (8, 16, 32, 64, 128)),
+        Workload("r8-qv", "rank 8, q and v only", ("r8-qv",)),
+        Workload("mix2", "ranks 8 and 128 mixed", ("r8", "r128")),
+        Workload("mix4", "ranks 8, 16, 64 and 128 mixed", ("r8", "r16", "r64", "r128")),
+    )
+}
