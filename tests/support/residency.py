@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import math
@@ -38,8 +37,26 @@ __all__ = [
 
 PREFIX = "/v1/tuneplex"
 PATIENCE_S = 60.0
-LONG = "The river runs slowly down to the sea. " * 60
-"""Longer than three of the blocks in which vLLM's CPU build keeps its prefix cache."""
+_WORDS = [
+    "river",
+    "stone",
+    "apple",
+    "seven",
+    "under",
+    "green",
+    "letter",
+    "walk",
+    "because",
+    "music",
+    "garden",
+    "never",
+    "window",
+    "paper",
+    "cold",
+    "eleven",
+]
+LONG = " ".join(random.Random(0).choices(_WORDS, k=450))  # noqa: S311 - a prompt is no secret
+"""Longer than three of the blocks of 128 tokens in which vLLM's CPU build keeps its prefix cache; nothing repeats."""
 
 _SHAPES = {
     "self_attn.q_proj": (576, 576),
@@ -252,8 +269,8 @@ class Residency:
         """The ids of the adapters that the engine has in its host memory, as its worker says."""
         reply = self.client.post("/collective_rpc", json={"method": "list_loras"})
         assert reply.status_code == 200, reply.text
-        (words,) = reply.json()["results"]
-        return set(ast.literal_eval(words))
+        (ids,) = reply.json()["results"]
+        return set(ids)
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a series' values; there must be one."""
