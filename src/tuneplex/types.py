@@ -322,7 +322,7 @@ class Resident(msgspec.Struct, frozen=True):
 
     Attributes:
         name: The engine's own name for it.
-        tier: DEVICE is in a slot, HOST in the machine's memory, DISK is read when a request needs it; None: not told.
+        tier: DEVICE is in a slot, HOST in the machine's memory, DISK is read when a request needs it.
         slot: The slot it is in.
         rank: Its own rank.
         bytes: What it takes in host memory.
@@ -330,6 +330,8 @@ class Resident(msgspec.Struct, frozen=True):
         last_used: When a request last used it, Unix time.
         running: Requests that use it now.
         waiting: Requests that wait for it, or for a seat.
+
+    None stands for what the engine does not tell.
     """
 
     name: str
@@ -337,10 +339,10 @@ class Resident(msgspec.Struct, frozen=True):
     slot: int | None = None
     rank: int | None = None
     bytes: int | None = None
-    pinned: bool = False
+    pinned: bool | None = None
     last_used: float | None = None
-    running: int = 0
-    waiting: int = 0
+    running: int | None = None
+    waiting: int | None = None
 
 
 class Residency(msgspec.Struct, frozen=True):

@@ -107,7 +107,7 @@ def _replica(situation: Situation, replica: Seen, since: Mapping[str, float]) ->
         waiting=figures.waiting,
         kv_use=figures.kv_use,
         residency=replica.residency if replica.alive else None,
-        notice=replica.notice if replica.alive else "",
+        notice=_notice(situation, replica),
     )
 
 
@@ -123,6 +123,12 @@ def _detail(situation: Situation, replica: Seen) -> str:
     wait = max(0.0, restart_at(record, situation.applied_at, situation.limits) - situation.now)
     why = f" ({last.splitlines()[-1]})" if last else ""
     return f"{how}{why}; starts again in {wait:.0f} s"
+
+
+def _notice(situation: Situation, replica: Seen) -> str:
+    """How an engine looks after its adapters is of no interest where there are none."""
+    serves = any(version.pool == replica.launched.pool for version in situation.spec.adapters)
+    return replica.notice if serves and replica.alive else ""
 
 
 def _ending(code: int | None) -> str:

@@ -116,7 +116,7 @@ class Seen(msgspec.Struct, frozen=True):
     def is_busy(self, name: str) -> bool:
         """Whether requests use an adapter, as far as the engine tells."""
         known = self.residency.adapters if self.residency else ()
-        return any(one.name == name and one.running + one.waiting > 0 for one in known)
+        return any(one.name == name and (one.running or one.waiting) for one in known)
 
     def is_unreachable(self, now: float, limits: Limits) -> bool:
         """An external engine that does not answer; a local one is alive or has ended, and is restarted if it hangs."""

@@ -14,9 +14,9 @@ import msgspec
 from tuneplex.errors import SourceError
 from tuneplex.shapes.safetensors import read_header
 from tuneplex.testing.protocol import Refusal
-from tuneplex.testing.tiers import Tiers
+from tuneplex.testing.tiers import Adapter
 
-__all__ = ["Adapter", "Adapters", "Content", "LoadRequest", "UnloadRequest"]
+__all__ = ["Adapters", "Content", "LoadRequest", "UnloadRequest", "added", "not_there"]
 
 # What vLLM blots out of its error messages.
 _PATHS = (
@@ -24,6 +24,7 @@ _PATHS = (
     re.compile(r"(?:/[\w\-]+)+/[\w\-]+\.\w+"),
 )
 
+_PEFT = "base_model.model."
 _OF_TENSOR = re.compile(r"\.(?:lora_\w+|weight)\b.*")
 _LLAMA = re.compile(
     r"(?:base_model\.model\.)?(?:model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj|model\.embed_tokens|lm_head)"
@@ -44,28 +45,6 @@ class UnloadRequest(msgspec.Struct):
     lora_name: str
 
 
-class Adapter(msgspec.Struct, frozen=True):
-    """One loaded adapter.
-
-    Attributes:
-        name: Its name.
-        path: Where it was loaded from.
-        weights: What makes it speak its own way.
-        loaded_at: Unix time.
-        id: The engine's number for it.
-        rank: Its own rank.
-        size: Bytes in host memory.
-    """
-
-    name: str
-    path: str
-    weights: str
-    loaded_at: int
-    id: int
-    rank: int
-    size: int
-
-
 class Content(msgspec.Struct, frozen=True):
     """What the files of an adapter say.
 
@@ -73,7 +52,7 @@ class Content(msgspec.Struct, frozen=True):
         weights: A digest of all of them.
         rank: Its rank.
         size: Bytes of its tensors; 0 if they cannot be read.
-        modules: What its tensors belong to, in their order; empty if they cannot be read.
+        modules: What its tensors belong to; empty if they cannot be read.
     """
 
     weights: str
@@ -92,9 +71,9 @@ class Content(msgspec.Struct, frozen=True):
             tensors = read_header(directory / "adapter_model.safetensors")
         except SourceError:
             return cls(_digest(directory), rank)
-        modules = (_OF_TENSOR.sub("", name) for name in tensors)
+        modules = {_OF_TENSOR.sub("", name).removeprefix(_PEFT) for name in tensors}
         size = sum(tensor.size for tensor in tensors.values())
-        return cls(_digest(directory), rank, size, tuple(dict.fromkeys(modules)))
+        return cls(_digest(directory), rank, size, tuple(sorted(modules)))
 
     @property
     def fits(self) -> bool:
@@ -112,17 +91,15 @@ class Adapters:
     Args:
         base: The base's names, which adapters cannot have.
         max_rank: The largest rank that is taken.
-        tiers: Where what is loaded is kept.
 
     Attributes:
         base: See there.
         max_rank: See there.
     """
 
-    def __init__(self, base: tuple[str, ...], max_rank: int, tiers: Tiers) -> None:
+    def __init__(self, base: tuple[str, ...], max_rank: int) -> None:
         self.base = base
         self.max_rank = max_rank
-        self._tiers = tiers
         self._loaded: dict[str, Adapter] = {}
         self._ids = itertools.count(1)
 
@@ -135,18 +112,33 @@ class Adapters:
 
     def put(self, name: str, weights: str = "", path: str = "", *, rank: int = 8, size: int = 0) -> Adapter:
         """Load without files: `weights` decides how the adapter speaks."""
-        self._tiers.drop(name)
-        adapter = Adapter(name, path or f"/fake/{name}", weights or name, int(time.time()), next(self._ids), rank, size)
-        self._loaded[name] = adapter
-        return adapter
+        self._loaded[name] = self.make(name, Content(weights or name, rank, size), path or f"/fake/{name}")
+        return self._loaded[name]
 
-    def drop(self, name: str) -> None:
-        """Forget an adapter."""
-        self._tiers.drop(name)
-        del self._loaded[name]
+    def make(self, name: str, content: Content, path: str) -> Adapter:
+        """An adapter with an id of its own, which nobody can ask for yet."""
+        return Adapter(name, path, content.weights, int(time.time()), next(self._ids), content.rank, content.size)
+
+    def show(self, adapter: Adapter) -> None:
+        """Let requests ask for it by its name."""
+        self._loaded[adapter.name] = adapter
+
+    def hide(self, name: str) -> Adapter:
+        """Let no more requests ask for it."""
+        return self._loaded.pop(name)
 
     def load(self, request: LoadRequest) -> str:
         """Load from files.
+
+        Raises:
+            Refusal: As vLLM refuses it.
+        """
+        self.check_load(request)
+        self.show(self.make(request.lora_name, self._read(request), request.lora_path))
+        return added(request)
+
+    def check_load(self, request: LoadRequest) -> None:
+        """What vLLM says before it looks at files.
 
         Raises:
             Refusal: As vLLM refuses it.
@@ -159,12 +151,9 @@ class Adapters:
         if name in self._loaded and not request.load_inplace:
             words = "If you want to load the adapter in place, set 'load_inplace' to True."
             raise _wrong(f"The lora adapter '{name}' has already been loaded. {words}")
-        content = self._read(name, Path(path))
-        self.put(name, content.weights, path, rank=content.rank, size=content.size)
-        return f"Success: LoRA adapter '{name}' added successfully."
 
-    def unload(self, request: UnloadRequest) -> str:
-        """Forget an adapter.
+    def unload(self, request: UnloadRequest) -> tuple[Adapter, str]:
+        """Let no more requests ask for an adapter; the adapter, and what vLLM says.
 
         Raises:
             Refusal: As vLLM refuses it.
@@ -174,14 +163,12 @@ class Adapters:
             raise _wrong("'lora_name' needs to be provided to unload a LoRA adapter.")
         if name not in self._loaded:
             raise Refusal(f"The lora adapter '{name}' cannot be found.", status=404, kind="NotFoundError")
-        self.drop(name)
-        return f"Success: LoRA adapter '{name}' removed successfully."
+        return self.hide(name), f"Success: LoRA adapter '{name}' removed successfully."
 
-    def _read(self, name: str, directory: Path) -> Content:
-        content = Content.read(directory)
+    def _read(self, request: LoadRequest) -> Content:
+        content = Content.read(Path(request.lora_path))
         if content is None:
-            words = f"Loading lora {name} failed: No adapter found for {without_paths(str(directory))}"
-            raise Refusal(words, status=404, kind="NotFoundError")
+            raise not_there(request)
         if content.rank > self.max_rank:
             cause = f"LoRA rank {content.rank} is greater than max_lora_rank {self.max_rank}."
             words = f"Call to add_lora method failed: Worker failed with error '{cause}', "
@@ -190,11 +177,17 @@ class Adapters:
         return content
 
 
-def without_paths(words: str) -> str:
-    """The words with paths blotted out, as vLLM blots them out."""
+def added(request: LoadRequest) -> str:
+    """What vLLM says of an adapter that it has loaded."""
+    return f"Success: LoRA adapter '{request.lora_name}' added successfully."
+
+
+def not_there(request: LoadRequest) -> Refusal:
+    """What vLLM says of a path where no adapter is, with the path blotted out as it does."""
+    words = f"Loading lora {request.lora_name} failed: No adapter found for {request.lora_path}"
     for pattern in _PATHS:
         words = pattern.sub("<path>", words)
-    return words
+    return Refusal(words, status=404, kind="NotFoundError")
 
 
 def _digest(directory: Path) -> str:

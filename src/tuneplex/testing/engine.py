@@ -92,9 +92,10 @@ class FakeEngine:
         self.requests: list[Record] = []
         self.tokenizer = Tokenizer()
         tiers = Tiers(max_loras, max_cpu_loras or max_loras)
-        self.adapters = Adapters((model,), max_lora_rank, tiers)
+        self.adapters = Adapters((model,), max_lora_rank)
         for name in adapters:
-            self.adapters.put(name, adapters[name] if isinstance(adapters, Mapping) else name)
+            weights = adapters[name] if isinstance(adapters, Mapping) else name
+            tiers.to_device(self.adapters.put(name, weights), ())
         self.scheduler = Scheduler(max_num_seqs=max_num_seqs, max_loras=max_loras, kv_tokens=kv_tokens)
         options = Options(
             model=model, root=root, api_key=api_key, max_model_len=max_model_len, lora=lora, tool_parser=tool_parser

@@ -187,13 +187,15 @@ class Routes:
 
     async def _load(self, exchange: Exchange, record: Record) -> None:
         request = decode(LoadRequest, exchange.headers.get("content-type", ""), exchange.body)
-        respond(exchange, record, 200, self._adapters.load(request))
+        load = self._adapters.load if self._plugin is None else self._plugin.load_for_vllm
+        respond(exchange, record, 200, load(request))
 
     async def _unload(self, exchange: Exchange, record: Record) -> None:
         request = decode(UnloadRequest, exchange.headers.get("content-type", ""), exchange.body)
+        adapter, words = self._adapters.unload(request)
         if self._plugin is not None:
-            await self._plugin.idle(request.lora_name)
-        respond(exchange, record, 200, self._adapters.unload(request))
+            self._plugin.let_go(adapter)
+        respond(exchange, record, 200, words)
 
     async def _models(self, exchange: Exchange, record: Record) -> None:
         options = self._options
@@ -236,10 +238,10 @@ def _routes_of(plugin: Plugin, version: str) -> dict[str, dict[str, Route]]:
     async def listing(exchange: Exchange, record: Record) -> None:
         respond(exchange, record, 200, plugin.listing(version))
 
-    def posting(kind: type[msgspec.Struct], answer: Callable[[Any], Awaitable[Any]]) -> Route:
+    def posting(kind: type[msgspec.Struct] | None, answer: Callable[[Any], Awaitable[Any]]) -> Route:
         async def post(exchange: Exchange, record: Record) -> None:
-            request = decode(kind, exchange.headers.get("content-type", ""), exchange.body)
-            respond(exchange, record, 200, await answer(request))
+            body = None if kind is None else decode(kind, exchange.headers.get("content-type", ""), exchange.body)
+            respond(exchange, record, 200, await answer(body))
 
         return post
 

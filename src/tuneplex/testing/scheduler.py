@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+
+from tuneplex.testing.tiers import Adapter
 
 __all__ = ["Scheduler", "Seat"]
 
@@ -18,7 +19,7 @@ class Seat:
     """One request's place: its sequences, its adapter, the tokens it keeps in the KV cache."""
 
     sequences: int
-    adapter: str | None
+    adapter: Adapter | None
     tokens: int
     admitted: asyncio.Future[None] = field(repr=False)
 
@@ -70,14 +71,24 @@ class Scheduler:
     @property
     def running_adapters(self) -> list[str]:
         """Names of the adapters that requests under way use."""
-        return sorted({seat.adapter for seat in self._running if seat.adapter})
+        return sorted({seat.adapter.name for seat in self._running if seat.adapter})
 
     @property
     def waiting_adapters(self) -> list[str]:
         """Names of the adapters that waiting requests ask for."""
-        return sorted({seat.adapter for seat in self._waiting if seat.adapter})
+        return sorted({seat.adapter.name for seat in self._waiting if seat.adapter})
 
-    def uses(self, adapter: str) -> tuple[int, int]:
+    @property
+    def batch(self) -> list[Adapter]:
+        """The adapters that requests under way use."""
+        return [seat.adapter for seat in self._running if seat.adapter]
+
+    @property
+    def asked_for(self) -> list[Adapter]:
+        """The adapters of all requests."""
+        return [*self.batch, *(seat.adapter for seat in self._waiting if seat.adapter)]
+
+    def uses(self, adapter: Adapter) -> tuple[int, int]:
         """How many sequences of an adapter run, and how many wait."""
         running, waiting = (
             sum(seat.sequences for seat in seats if seat.adapter == adapter) for seats in (self._running, self._waiting)
@@ -96,7 +107,7 @@ class Scheduler:
         self._admit()
 
     @asynccontextmanager
-    async def seat(self, *, sequences: int, adapter: str | None, prompt_tokens: int) -> AsyncIterator[Seat]:
+    async def seat(self, *, sequences: int, adapter: Adapter | None, prompt_tokens: int) -> AsyncIterator[Seat]:
         """A place for one request; waits for it, and gives it back however the block ends."""
         admitted = asyncio.get_running_loop().create_future()
         seat = Seat(min(sequences, self.max_num_seqs), adapter, prompt_tokens, admitted)
@@ -127,5 +138,5 @@ class Scheduler:
         return not self._running or self._blocks() + seat.blocks <= self.kv_blocks
 
     def _has_slot(self, seat: Seat) -> bool:
-        used = Counter(running.adapter for running in self._running if running.adapter)
-        return seat.adapter is None or seat.adapter in used or len(used) < self.max_loras
+        used = {running.adapter.id for running in self._running if running.adapter}
+        return seat.adapter is None or seat.adapter.id in used or len(used) < self.max_loras

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from tuneplex.testing.adapters import Adapter
 from tuneplex.testing.answers import Answer
 from tuneplex.testing.generation import Reply, Step, steps
 from tuneplex.testing.metrics import Meters
@@ -16,7 +15,7 @@ from tuneplex.testing.protocol import Ask
 from tuneplex.testing.scheduler import Scheduler, Seat
 from tuneplex.testing.script import Record
 from tuneplex.testing.stream import Stream
-from tuneplex.testing.tiers import Tiers
+from tuneplex.testing.tiers import Adapter, Tiers
 from tuneplex.testing.tokens import Tokenizer
 from tuneplex.testing.wire import Exchange
 
@@ -71,18 +70,17 @@ class Server:
         try:
             prompt_tokens = sum(map(len, ask.prompts))
             sequences = len(ask.prompts) * ask.n
-            name = adapter.name if adapter else None
-            async with self._scheduler.seat(sequences=sequences, adapter=name, prompt_tokens=prompt_tokens) as seat:
+            async with self._scheduler.seat(sequences=sequences, adapter=adapter, prompt_tokens=prompt_tokens) as seat:
                 run.admitted(prompt_tokens)
-                if adapter is not None:
-                    self._tiers.use(adapter.name, adapter.size, self._scheduler.running_adapters)
+                self._tiers.step(self._scheduler.batch)
                 if stream is not None:
                     await self._stream(stream, run, answer, seat, done)
                 else:
                     await self._whole(exchange, run, answer, seat)
         finally:
             run.end()
-            self._tiers.settle(self._scheduler.running_adapters)
+            if self._scheduler.running:
+                self._tiers.step(self._scheduler.batch)
 
     async def _stream(self, stream: Stream, run: _Run, answer: Answer, seat: Seat, done: bytes) -> None:
         if run.record.script.flood:

@@ -3,18 +3,52 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
-__all__ = ["Tiers"]
+import msgspec
+
+__all__ = ["Activations", "Adapter", "Tiers"]
 
 _BYTES_PER_S = 10e9
+
+
+class Adapter(msgspec.Struct, frozen=True):
+    """One loaded adapter.
+
+    Attributes:
+        name: Its name.
+        path: Where it was loaded from.
+        weights: What makes it speak its own way.
+        loaded_at: Unix time.
+        id: The engine's number for it.
+        rank: Its own rank.
+        size: Bytes in host memory.
+    """
+
+    name: str
+    path: str
+    weights: str
+    loaded_at: int
+    id: int
+    rank: int
+    size: int
+
+
+@dataclass
+class Activations:
+    """How often adapters were put into slots, and what that took: seconds and bytes."""
+
+    count: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
 
 
 class Tiers:
     """Slots, and the host memory that holds a copy of what is in them and of some more. The least recently used goes.
 
     Nothing that running requests need is ever moved. A pinned adapter stays in its slot, unless running requests need
-    all slots; then it comes back as soon as one of them is free.
+    all of them; then it comes back when a slot is free. Who is needed is told by each call, as the adapters' ids.
 
     Args:
         slots: Adapters that fit into device memory.
@@ -23,27 +57,24 @@ class Tiers:
     Attributes:
         slots: See there.
         host_capacity: See there; at least as many as there are slots.
-        activations: How often an adapter was put into a slot.
-        activation_s: How long that took in all, in seconds.
-        activation_bytes: How much was moved for it.
+        activations: What was put into slots so far.
     """
 
     def __init__(self, slots: int, host: int) -> None:
         self.slots = slots
         self.host_capacity = max(slots, host)
-        self.activations = 0
-        self.activation_s = 0.0
-        self.activation_bytes = 0
-        self._held: list[str | None] = [None] * slots
-        self._host: dict[str, int] = {}  # bytes by name; the least recently used first
-        self._pinned: set[str] = set()
-        self._used_at: dict[str, float] = {}
-        self._took_s: dict[str, float] = {}
+        self.activations = Activations()
+        # Both the least recently used first.
+        self._host: dict[int, Adapter] = {}
+        self._device: dict[int, int] = {}
+        self._pinned: dict[int, None] = {}
+        self._used_at: dict[int, float] = {}
+        self._took_s: dict[int, float] = {}
 
     @property
     def slots_used(self) -> int:
         """Slots that hold an adapter."""
-        return sum(name is not None for name in self._held)
+        return len(self._device)
 
     @property
     def host_used(self) -> int:
@@ -51,89 +82,99 @@ class Tiers:
         return len(self._host)
 
     @property
-    def pins(self) -> frozenset[str]:
-        """The pinned adapters."""
-        return frozenset(self._pinned)
+    def pins(self) -> Collection[int]:
+        """The ids of pinned adapters."""
+        return self._pinned.keys()
 
-    def tier(self, name: str) -> str:
+    def tier(self, adapter: Adapter) -> str:
         """Where an adapter is: `device`, `host` or `disk`."""
-        if name in self._held:
+        if adapter.id in self._device:
             return "device"
-        return "host" if name in self._host else "disk"
+        return "host" if adapter.id in self._host else "disk"
 
-    def slot(self, name: str) -> int | None:
+    def slot(self, adapter: Adapter) -> int | None:
         """The slot it is in."""
-        return self._held.index(name) if name in self._held else None
+        return self._device.get(adapter.id)
 
-    def used_at(self, name: str) -> float | None:
+    def used_at(self, adapter: Adapter) -> float | None:
         """When a request last used it, Unix time."""
-        return self._used_at.get(name)
+        return self._used_at.get(adapter.id)
 
-    def took_s(self, name: str) -> float | None:
+    def took_s(self, adapter: Adapter) -> float | None:
         """How long it took, in seconds, to put it into a slot the last time."""
-        return self._took_s.get(name)
+        return self._took_s.get(adapter.id)
 
-    def to_host(self, name: str, size: int, needed: Collection[str]) -> None:
-        """Have it in host memory; `needed` are the adapters of running requests."""
-        if name not in self._host:
-            while len(self._host) >= self.host_capacity and (victim := self._oldest(self._host, needed)):
+    def to_host(self, adapter: Adapter, needed: Collection[int]) -> None:
+        """Have it in host memory."""
+        if adapter.id not in self._host:
+            excess = len(self._host) + 1 - self.host_capacity
+            spare = [one for one in self._host if one not in needed and one not in self._pinned]
+            for victim in sorted(spare, key=self._device.__contains__)[: max(0, excess)]:
                 self._evict(victim)
-        self._host.pop(name, None)
-        self._host[name] = size
+        self._host.pop(adapter.id, None)
+        self._host[adapter.id] = adapter
 
-    def to_device(self, name: str, size: int, needed: Collection[str]) -> bool:
-        """Have it in a slot; False if running requests need all slots."""
-        self.to_host(name, size, {*needed, name})
-        if name in self._held:
-            return True
-        if None not in self._held:
-            victim = self._oldest(self._held, needed) or self._oldest(self._held, needed, spare_pinned=False)
-            if victim is None:
+    def to_device(self, adapter: Adapter, needed: Collection[int], *, pins_yield: bool = False) -> bool:
+        """Have it in a slot and in host memory; False if there is no slot to have.
+
+        Args:
+            adapter: The adapter.
+            needed: The adapters of requests.
+            pins_yield: Whether a pinned one may lose its slot to it.
+        """
+        self.to_host(adapter, {*needed, adapter.id})
+        slot = self._device.pop(adapter.id, None)
+        if slot is None:
+            slot = self._free_slot(needed, pins_yield=pins_yield)
+            if slot is None:
                 return False
-            self._held[self._held.index(victim)] = None
-        self._held[self._held.index(None)] = name
-        self._took_s[name] = size / _BYTES_PER_S
-        self.activations += 1
-        self.activation_s += self._took_s[name]
-        self.activation_bytes += size
+            took_s = self._took_s[adapter.id] = adapter.size / _BYTES_PER_S
+            self.activations.count += 1
+            self.activations.seconds += took_s
+            self.activations.bytes += adapter.size
+        self._device[adapter.id] = slot
         return True
 
-    def use(self, name: str, size: int, needed: Collection[str]) -> None:
-        """A request uses it now."""
-        self.to_device(name, size, needed)
-        self._used_at[name] = time.time()
+    def step(self, batch: Iterable[Adapter]) -> None:
+        """Requests that run use these adapters now; pinned ones without a slot get one back, if there is one left."""
+        batch = tuple(batch)
+        needed = {adapter.id for adapter in batch}
+        for adapter in batch:
+            self.to_device(adapter, needed, pins_yield=True)
+            self._used_at[adapter.id] = time.time()
+        for pinned in self._pinned:
+            if pinned not in self._device:
+                self.to_device(self._host[pinned], needed)
 
-    def settle(self, needed: Collection[str]) -> None:
-        """Bring pinned adapters back that had to leave their slots."""
-        for name in self._pinned:
-            if name not in self._held and (None in self._held or self._oldest(self._held, needed)):
-                self.to_device(name, self._host[name], needed)
-
-    def pin(self, name: str) -> bool:
-        """Keep it in its slot; False if no slot would be left for others."""
-        if len(self._pinned | {name}) >= self.slots:
+    def pin(self, adapter: Adapter, needed: Collection[int]) -> bool:
+        """Keep it in a slot from now on; False if none would be left for others."""
+        self.to_host(adapter, needed)
+        if adapter.id not in self._pinned and len(self._pinned) + 1 >= self.slots:
             return False
-        self._pinned.add(name)
+        self.to_device(adapter, needed)
+        self._pinned[adapter.id] = None
         return True
 
-    def unpin(self, name: str) -> None:
+    def unpin(self, adapter: Adapter) -> None:
         """Let it go like any other."""
-        self._pinned.discard(name)
+        self._pinned.pop(adapter.id, None)
 
-    def drop(self, name: str) -> None:
+    def drop(self, adapter: Adapter) -> None:
         """Know nothing of it any more."""
-        self.unpin(name)
-        self._evict(name)
-        self._used_at.pop(name, None)
-        self._took_s.pop(name, None)
+        self.unpin(adapter)
+        self._evict(adapter.id)
+        self._used_at.pop(adapter.id, None)
+        self._took_s.pop(adapter.id, None)
 
-    def _evict(self, name: str) -> None:
-        self._host.pop(name, None)
-        if name in self._held:
-            self._held[self._held.index(name)] = None
+    def _evict(self, adapter: int) -> None:
+        self._host.pop(adapter, None)
+        self._device.pop(adapter, None)
 
-    def _oldest(
-        self, among: Collection[str | None], needed: Collection[str], *, spare_pinned: bool = True
-    ) -> str | None:
-        spared = {*needed, *(self._pinned if spare_pinned else ())}
-        return next((name for name in self._host if name in among and name not in spared), None)
+    def _free_slot(self, needed: Collection[int], *, pins_yield: bool) -> int | None:
+        taken = self._device.values()
+        free = next((slot for slot in range(self.slots) if slot not in taken), None)
+        if free is not None:
+            return free
+        spare = [one for one in self._device if one not in needed]
+        victim = next((one for one in spare if one not in self._pinned), spare[0] if spare and pins_yield else None)
+        return None if victim is None else self._device.pop(victim)

@@ -281,7 +281,7 @@ async def test_the_status_tells_where_adapters_are(tmp_path: Path, *, plugin: bo
                 assert b'adapter_slots_used{pool="default",replica="default-0"} 1.0' in controller.metrics()
             else:
                 assert residency is None
-            assert ("lacks tuneplex-vllm" in only(status).notice) is not plugin
+            assert ("tuneplex-vllm is missing" in only(status).notice) is not plugin
 
 
 async def test_why_an_adapter_does_not_load_is_in_the_status(tmp_path: Path) -> None:
@@ -291,5 +291,5 @@ async def test_why_an_adapter_does_not_load_is_in_the_status(tmp_path: Path) -> 
         pool = PoolSpec("default", launcher="external", urls=(engine.url,))
         async with controlled(fleet(bad, pool=pool), {"external": ExternalLauncher()}) as controller:
             status = await until(controller, lambda status: status.adapters[0].detail)
-            assert "model.decoder.blocks.0.self_attn.v_proj" in status.adapters[0].detail
+            assert "decoder.blocks.0.self_attn.v_proj" in status.adapters[0].detail
             assert only(status).state is ReplicaState.READY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import httpx2
@@ -67,16 +68,18 @@ async def test_an_engine_without_the_plugin_has_no_residency() -> None:
     """It is no error, and the driver has words for people."""
     async with FakeEngine("base", plugin=False) as engine, EngineServer(engine.endpoint) as server:
         assert await DRIVER.residency(server) is None
-    assert "lacks tuneplex-vllm" in DRIVER.without_residency
+    assert "tuneplex-vllm is missing" in DRIVER.without_residency
 
 
 async def test_a_plugin_that_does_not_know_this_vllm(tmp_path: Path) -> None:
     """Where the plugin says that it cannot, vLLM's own routes are used."""
     ada = version(write_adapter(tmp_path / "ada"))
+    untold = {"name": ada.id, "tier": None, "slot": None, "pinned": None, "running": None, "waiting": None}
     words = '{"error": {"message": "vLLM 0.99 is not known", "type": "x", "param": null, "code": "not_supported"}}'
     async with FakeEngine("base") as engine, EngineServer(engine.endpoint) as server:
-        for path in (LOAD, UNLOAD, LIST):
+        for path in (LOAD, UNLOAD):
             engine.script(Script(status=501, body=words), path=path)
+        engine.script(Script(status=200, body=json.dumps({"slots": None, "adapters": [untold]})), path=LIST)
         await DRIVER.load(server, ada)
         assert await names(server) == {ada.id}
         await DRIVER.unload(server, ada.id)
@@ -98,7 +101,7 @@ async def test_the_engines_own_words(tmp_path: Path) -> None:
     unmatched = version(write_unmatched_adapter(tmp_path / "unmatched"))
     missing = version(tmp_path / "missing")
     async with FakeEngine("base") as engine, EngineServer(engine.endpoint) as server:
-        with pytest.raises(EngineError, match=r"model\.decoder\.blocks\.0\.self_attn\.v_proj"):
+        with pytest.raises(EngineError, match=r"decoder\.blocks\.0\.self_attn\.v_proj"):
             await DRIVER.load(server, unmatched)
         with pytest.raises(EngineError, match="missing"):
             await DRIVER.load(server, missing)

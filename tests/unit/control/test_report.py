@@ -140,6 +140,7 @@ def test_residency_is_told_and_counted(make_spec: MakeSpec, make_seen: MakeSeen,
     replicas = status_of(situation).replicas
     assert [one.residency for one in replicas] == [told, None]
     assert [one.notice for one in replicas] == ["", "the engine lacks the plugin"]
+    assert status_of(make_situation(make_spec(), silent)).replicas[0].notice == ""  # nobody has adapters there
     page = metrics_page(situation, [], GatewayReport(-1, 0, 0)).decode()
     assert 'tuneplex_replica_adapter_slots{pool="default",replica="default-0"} 4.0' in page
     assert 'tuneplex_replica_adapter_slots_used{pool="default",replica="default-0"} 2.0' in page

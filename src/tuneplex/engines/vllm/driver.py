@@ -44,7 +44,7 @@ class VllmDriver:
 
     loads_adapters = True
     routes = frozenset(Route)
-    without_residency = "the engine lacks tuneplex-vllm: unloading frees no memory, and where adapters are is not known"
+    without_residency = "tuneplex-vllm is missing or does not know this vLLM: unloading adapters frees no memory"
 
     async def command(self, pool: PoolSpec, base: Base, place: Place, inherited: Mapping[str, str]) -> Command:
         """Start vLLM's API server on a Unix socket, with our plugin, its developer routes and its statistics off."""
@@ -97,9 +97,10 @@ class VllmDriver:
         if not reply.ok:
             raise EngineError(reply.words)
         try:
-            return msgspec.json.decode(reply.body, type=Residency)
+            told = msgspec.json.decode(reply.body, type=Residency)
         except msgspec.MsgspecError as error:
             raise EngineError(f"/v1/tuneplex/adapters is not a list of adapters: {error}") from error
+        return None if told.slots is None else told
 
     async def metrics(self, server: EngineServer) -> EngineMetrics:
         """Read the few figures that control uses from `/metrics`."""
