@@ -22,6 +22,7 @@ from benchmarks.lora_cpu.measure import measure, prepare
 from benchmarks.lora_cpu.plan import Plan, plan
 from benchmarks.lora_cpu.processes import Installation, running
 from benchmarks.lora_cpu.progress import Progress
+from benchmarks.lora_cpu.readme import check_plan, write_readme
 from benchmarks.lora_cpu.report import print_report
 from benchmarks.lora_cpu.workloads import WORKLOADS
 from benchmarks.options import among, console, interruptible
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, help="interleaved rounds (default 10; 3 with --quick, 5 with --full)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run, from its file")
+    parser.add_argument("--write-readme", action="store_true", help="put the result into README.md, plot and all")
     parser.add_argument("--engine-python", type=Path, metavar="PATH", help="default: as `tuneplex up` finds it")
     parser.add_argument("--base", type=Path, metavar="DIR", help="the base model (default SmolLM2-135M)")
     return parser
@@ -69,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> None:
     terminal = console()
     wanted = plan(options.mode, options.only, options.rounds)
+    if options.write_readme:
+        check_plan(wanted)
     file = options.json or _HERE / "results" / f"{options.mode}-{datetime.now(tz=UTC):%Y%m%d-%H%M%S}.json"
     record = records.begin(wanted, file, resume=options.resume)
     progress = Progress(record, file, terminal)
@@ -77,6 +81,8 @@ def _run(options: argparse.Namespace) -> None:
         with on_core(None if installed.cores is None else installed.cores.load):
             uvloop.run(interruptible(_measure(installed, progress)))
     print_report(record, terminal)
+    if options.write_readme:
+        write_readme(record)
 
 
 def _installation(options: argparse.Namespace, wanted: Plan) -> Installation:

@@ -55,6 +55,7 @@ class _Usage(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
+    error: dict[str, object] | None = None
 
 
 class Client:
@@ -173,6 +174,8 @@ class _Tokens:
                 self._take(self._decode(payload))
 
     def _take(self, chunk: _Chunk) -> None:
+        if chunk.error is not None:
+            raise BenchmarkError(f"{self._question.model}: {chunk.error.get('message')}")
         self._usage = chunk.usage or self._usage
         for choice in chunk.choices:
             self._prompt = choice.prompt_token_ids or self._prompt

@@ -95,7 +95,7 @@ def _grid() -> tuple[Cell, ...]:
 
 
 def _targets() -> tuple[Cell, ...]:
-    quick = [Cell(*pair, _CLIENTS, 3) for pair in (("none", "base"), *(("plugin", w) for w in ("base", "r8", "mix4")))]
+    quick = [Cell(*pair, _CLIENTS, 4) for pair in (("none", "base"), *(("plugin", w) for w in ("base", "r8", "mix4")))]
     return (*quick, Cell("stock", "r8", _CLIENTS, 1))
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "interval",
     "others_busy",
     "print_report",
+    "relation",
     "rows",
     "verdicts",
 ]
@@ -82,15 +83,19 @@ def _row(cell: Cell, pieces: Sequence[Piece]) -> Row:
 
 def verdicts(record: Record) -> list[Verdict]:
     """Those claims for which everything was measured."""
-    found = []
-    for claim in CLAIMS:
-        of, to = (
-            [p for p in record.pieces if _kind(p.cell) == (*which, CLAIMED_CLIENTS)] for which in (claim.of, claim.to)
-        )
-        value = _ratio(of, to)
-        if value is not None:
-            found.append(Verdict(claim, value))
-    return found
+    found = [(c, relation(record, (*c.of, CLAIMED_CLIENTS), (*c.to, CLAIMED_CLIENTS))) for c in CLAIMS]
+    return [Verdict(claim, value) for claim, value in found if value is not None]
+
+
+def relation(record: Record, of: tuple[str, str, int], to: tuple[str, str, int]) -> Spread | None:
+    """The throughput of one cell in relation to another one's; None if they were not measured in the same rounds.
+
+    Args:
+        record: The run.
+        of: Engine, workload and clients.
+        to: The same of the cell that it is compared with.
+    """
+    return _ratio(*([piece for piece in record.pieces if _kind(piece.cell) == which] for which in (of, to)))
 
 
 def others_busy(record: Record) -> Spread:
@@ -100,10 +105,6 @@ def others_busy(record: Record) -> Spread:
 
 def _of(cell: Cell, pieces: Iterable[Piece]) -> list[Piece]:
     return [piece for piece in pieces if piece.cell == cell]
-
-
-def _claimed(which: tuple[str, str], pieces: Iterable[Piece]) -> list[Piece]:
-    return [piece for piece in pieces if _kind(piece.cell) == (*which, CLAIMED_CLIENTS)]
 
 
 def _kind(cell: Cell) -> tuple[str, str, int]:
@@ -143,7 +144,7 @@ def _table(found: Sequence[Row]) -> Table:
     table = Table(title="median (95 % interval), percentiles over all requests")
     for heading in ("engine", "requests for"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("clients", "tokens/s", "x base", "TTFT p50 / p95 s", "TPOT p50 / p95 ms"):
+    for heading in ("clients", "tokens/s", "of its base", "TTFT p50 / p95 s", "TPOT p50 / p95 ms"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in found:
         table.add_row(row.cell.engine, WORKLOADS[row.cell.workload].title, str(row.cell.clients), *figures(row))

@@ -35,11 +35,13 @@ class Workload:
     Attributes:
         name: As in files and `--only`.
         title: For people.
+        short: The same, where there is little room.
         models: Whom requests are for: client i begins with number i and each client goes on with the next one.
     """
 
     name: str
     title: str
+    short: str
     models: tuple[str, ...]
 
     def model(self, client: int, request: int) -> str:
@@ -55,10 +57,10 @@ ADAPTERS = (
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        Workload("base", "the base", (BASE,)),
-        *(Workload(f"r{rank}", f"rank {rank}", (f"r{rank}",)) for rank in (8, 16, 32, 64, 128)),
-        Workload("r8-qv", "rank 8, q and v only", ("r8-qv",)),
-        Workload("mix2", "ranks 8 and 128 mixed", ("r8", "r128")),
-        Workload("mix4", "ranks 8, 16, 64 and 128 mixed", ("r8", "r16", "r64", "r128")),
+        Workload("base", "the base", "base", (BASE,)),
+        Workload("r8-qv", "rank 8, q and v only", "rank 8\nq, v", ("r8-qv",)),
+        *(Workload(f"r{rank}", f"rank {rank}", f"rank\n{rank}", (f"r{rank}",)) for rank in (8, 16, 32, 64, 128)),
+        Workload("mix2", "ranks 8 and 128 mixed", "8, 128\nmixed", ("r8", "r128")),
+        Workload("mix4", "ranks 8, 16, 64 and 128 mixed", "8, 16, 64,\n128 mixed", ("r8", "r16", "r64", "r128")),
     )
 }
