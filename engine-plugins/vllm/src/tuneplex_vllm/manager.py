@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from vllm.lora.lora_model import LoRAModel
+from vllm.lora.lora_weights import LoRALayerWeights
 from vllm.lora.model_manager import AdapterLRUCache, LRUCacheLoRAModelManager
 from vllm.lora.request import LoRARequest
 from vllm.lora.utils import get_adapter_absolute_path
@@ -92,12 +93,14 @@ class SlotManager(LRUCacheLoRAModelManager):  # type: ignore[misc]
     # Host memory.
 
     def _add_adapter(self, lora: Any) -> None:  # noqa: ANN401 - vLLM's own
-        names = sorted(lora.loras)
+        names = sorted({*lora.loras, *lora.modules_to_save})
+        if not names:
+            raise MatchesNothingError("The adapter holds no weights.")
         size = sum(tensor.nbytes for weights in lora.loras.values() for tensor in tensors_of(weights))
         super()._add_adapter(lora)
         applied = sum(self._has_weights_for(lora, name) for name in self.modules)
         counted = getattr(lora, "tuneplex_counted", False)
-        if names and not applied and self._has_all_modules:
+        if not applied and self._has_all_modules and not getattr(lora, "tuneplex_empty", False):
             self._registered_adapters.pop(lora.id)
             raise MatchesNothingError(_no_match(names))
         self.residents[lora.id] = Resident(lora.rank, size, applied, counted)
@@ -283,7 +286,11 @@ class SlotManager(LRUCacheLoRAModelManager):  # type: ignore[misc]
 
 
 class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
-    """What vLLM's model runners ask for adapters at each step, with a `SlotManager` inside."""
+    """What vLLM's model runners ask for adapters at each step, with a `SlotManager` inside.
+
+    Attributes:
+        writer: Tells the API server; None in workers that do not.
+    """
 
     _manager_cls = SlotManager
 
@@ -294,7 +301,7 @@ class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
         self._files: dict[int, tuple[tuple[str, int, int, int], ...]] = {}
         self._retired: set[int] = set()
         self._batch: frozenset[int] = frozenset()
-        self._writer: Writer | None = None
+        self.writer: Writer | None = None
 
     @property
     def slots(self) -> SlotManager:
@@ -308,7 +315,7 @@ class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
         if vllm_config.parallel_config.rank == 0:
             rows = self.slots.capacity + self.slots.lora_slots + _FEW
             try:
-                self._writer = Writer(place(vllm_config.instance_id), rows)
+                self.writer = Writer(place(vllm_config.instance_id), rows)
             except OSError as error:
                 _log.warning("tuneplex-vllm cannot share memory with the API server, which will ask instead: %s", error)
         self.tell()
@@ -355,7 +362,7 @@ class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
         """Put an adapter without weights in the place of one that cannot be had; its requests must fail."""
         slots = self.slots
         slots.remove_adapter(request.lora_int_id)
-        slots.add_adapter(LoRAModel(request.lora_int_id, 1, {}))
+        slots.add_adapter(_without_weights(request.lora_int_id))
         slots.residents[request.lora_int_id].broken = True
         slots.failures += 1
         slots.activate_adapter(request.lora_int_id)
@@ -425,8 +432,7 @@ class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
 
     def _load_adapter(self, lora_request: LoRARequest) -> Any:  # noqa: ANN401 - vLLM's own
         files = fingerprint(get_adapter_absolute_path(lora_request.lora_path))
-        known = self._files.get(lora_request.lora_int_id, files)
-        if files != known:
+        if files != self._files.get(lora_request.lora_int_id, files):
             raise ChangedError(
                 f"The files of the adapter '{lora_request.lora_name}' in {lora_request.lora_path} have changed since "
                 "it was loaded; load it again with `replace`."
@@ -446,14 +452,14 @@ class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
 
     def tell(self, used: Iterable[int] = ()) -> None:
         """Refresh the snapshot: all of it when something changed, else only who was used."""
-        if self._writer is None:
+        if self.writer is None:
             return
         self.slots.clock.settle()
         if self.slots.changed:
-            self._writer.write(self.slots.state())
+            self.writer.write(self.slots.state())
             self.slots.changed = False
         else:
-            self._writer.touch(used, time.time())
+            self.writer.touch(used, time.time())
 
 
 def tensors_of(weights: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - vLLM's own
@@ -488,6 +494,14 @@ def fingerprint(directory: str) -> tuple[tuple[str, int, int, int], ...]:
     except OSError:
         return ()
     return tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats)
+
+
+def _without_weights(adapter_id: int) -> Any:  # noqa: ANN401 - vLLM's own
+    """An adapter that changes nothing. vLLM looks at the first of its modules, so it has one, that no model has."""
+    nothing = LoRALayerWeights("", 1, 1, torch.zeros(1, 1), torch.zeros(1, 1))
+    lora = LoRAModel(adapter_id, 1, {"": nothing})
+    lora.tuneplex_empty = True
+    return lora
 
 
 def _no_match(names: list[str]) -> str:

@@ -44,7 +44,7 @@ def tuneplex_adapter(self: Any, wish: str, adapter: Mapping[str, Any], busy: lis
         with manager.wish(busy):
             _WISHES[wish](manager, request)
     except Exception as error:  # noqa: BLE001 - whatever vLLM has against an adapter is told to whoever wished for it
-        return {"error": _code(error), "message": str(error)}
+        return {"error": _code(error), "message": str(error) or repr(error)}
     finally:
         if wish == "retire":
             _give_back_memory()
