@@ -30,6 +30,7 @@ from tuneplex.adapters.convert import convert_pypi
 from tuneplex.adapters.progress import SilentProgress
 from tuneplex.app import engine_env
 from tuneplex.app.prepare import cache_dir
+from tuneplex.errors import TuneplexError
 
 __all__ = ["main"]
 
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         _run(options)
-    except BenchmarkError as error:
+    except (BenchmarkError, TuneplexError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -59,13 +60,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(mode="targets")
     names = [*ENGINES, *WORKLOADS]
     parser.add_argument("--only", type=among(names), default=(), metavar="NAME,...", help=f"of {', '.join(names)}")
-    parser.add_argument("--rounds", type=int, help="interleaved rounds (default 10; 3 with --quick, 5 with --full)")
+    parser.add_argument("--rounds", type=_positive, help="of all cells (default 10; quick: 3, full: 5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run, from its file")
     parser.add_argument("--write-readme", action="store_true", help="put the result into README.md, plot and all")
     parser.add_argument("--engine-python", type=Path, metavar="PATH", help="default: as `tuneplex up` finds it")
     parser.add_argument("--base", type=Path, metavar="DIR", help="the base model (default SmolLM2-135M)")
     return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least one round")
+    return number
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ from random import Random
 
 import msgspec
 
+from benchmarks.errors import BenchmarkError
 from benchmarks.lora_cpu.engines import ENGINES
 from benchmarks.lora_cpu.workloads import BASE, WORKLOADS
 
@@ -113,8 +114,13 @@ def plan(mode: str, only: Collection[str] = (), rounds: int | None = None) -> Pl
         mode: Its name.
         only: Names of engines and of workloads that cells must have, where there are any of that kind.
         rounds: Other than the mode's.
+
+    Raises:
+        BenchmarkError: Nothing is left to measure.
     """
     engines, workloads = ({*known} & {*only} or {*known} for known in (ENGINES, WORKLOADS))
     chosen = MODES[mode]
     cells = tuple(cell for cell in chosen.cells if cell.engine in engines and cell.workload in workloads)
+    if not cells:
+        raise BenchmarkError(f"nothing of {', '.join(only)} is measured in this mode")
     return Plan(mode, cells, rounds or chosen.rounds)

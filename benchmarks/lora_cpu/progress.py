@@ -17,7 +17,7 @@ from benchmarks.lora_cpu.workloads import BASE
 __all__ = ["Progress"]
 
 # Seconds for one request of each client, before anything has been measured.
-_GUESS_S = 6.0
+_GUESS_S = 4.0
 _STOCK_S = {1: 25.0, 8: 130.0, 24: 400.0}
 
 

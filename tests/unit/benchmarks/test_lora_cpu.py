@@ -74,6 +74,12 @@ def test_only_chooses_engines_and_workloads(only: tuple[str, ...], expected: set
     assert {(cell.engine, cell.workload) for cell in plan("targets", only).cells} == expected
 
 
+def test_nothing_to_measure_is_an_error() -> None:
+    """A choice that leaves nothing of a mode's cells is refused."""
+    with pytest.raises(BenchmarkError, match="nothing of stock"):
+        plan("quick", ("stock",))
+
+
 def test_rounds_have_orders_of_their_own() -> None:
     """Each round has all cells once, in an order that differs between rounds and is the same in each run."""
     wanted = plan("targets")
