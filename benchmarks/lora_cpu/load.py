@@ -16,9 +16,9 @@ from benchmarks.lora_cpu.client import Answer, Client, Question
 from benchmarks.lora_cpu.plan import Cell
 from benchmarks.lora_cpu.workloads import PROMPT_TOKENS, REPLY_TOKENS, WORKLOADS
 
-__all__ = ["Outcome", "drive", "prompt", "warm_up"]
+__all__ = ["Outcome", "Prompts", "drive", "warm_up"]
 
-_IDS = range(64, 49_000)  # neither special tokens nor beyond the vocabulary
+_FIRST = 64  # smaller ids are special tokens
 _STUCK_S = 1800.0
 _SHORT = (16, 2)
 
@@ -35,10 +35,20 @@ class Outcome(msgspec.Struct, frozen=True):
     answers: dict[tuple[str, int, int], Answer]
 
 
-def prompt(*key: object, tokens: int = PROMPT_TOKENS) -> tuple[int, ...]:
-    """Random token ids, always the same ones for the same key."""
-    draw = Random(repr(key))  # noqa: S311 - no secret is made here
-    return tuple(draw.choices(_IDS, k=tokens))
+class Prompts:
+    """Random prompts.
+
+    Args:
+        vocabulary: How many token ids the base knows.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        self._ids = range(_FIRST, vocabulary)
+
+    def draw(self, *key: object, tokens: int = PROMPT_TOKENS) -> tuple[int, ...]:
+        """Random token ids, always the same ones for the same key."""
+        draw = Random(repr(key))  # noqa: S311 - no secret is made here
+        return tuple(draw.choices(self._ids, k=tokens))
 
 
 @asynccontextmanager
@@ -51,16 +61,16 @@ async def _clients(uds: Path, count: int) -> AsyncIterator[list[Client]]:
             await client.close()
 
 
-async def warm_up(uds: Path, cell: Cell) -> None:
+async def warm_up(uds: Path, cell: Cell, prompts: Prompts) -> None:
     """One short request for each model of the workload: adapters are in their slots, weights in the caches."""
     models = WORKLOADS[cell.workload].models
     tokens, reply = _SHORT
     async with _clients(uds, len(models)) as clients:
-        questions = [Question(model, prompt(model, tokens=tokens), reply) for model in models]
+        questions = [Question(model, prompts.draw(model, tokens=tokens), reply) for model in models]
         await asyncio.gather(*(client.ask(question) for client, question in zip(clients, questions, strict=True)))
 
 
-async def drive(uds: Path, cell: Cell, key: object) -> Outcome:
+async def drive(uds: Path, cell: Cell, prompts: Prompts, key: object) -> Outcome:
     """Send all requests of a cell; prompts follow from `key`, so that all cells of a round get the same ones.
 
     Raises:
@@ -72,7 +82,7 @@ async def drive(uds: Path, cell: Cell, key: object) -> Outcome:
     async def work(number: int, client: Client) -> None:
         for request in range(cell.requests):
             model = workload.model(number, request)
-            question = Question(model, prompt(key, number, request), REPLY_TOKENS)
+            question = Question(model, prompts.draw(key, number, request), REPLY_TOKENS)
             answers[model, number, request] = await client.ask(question)
 
     async with _clients(uds, cell.clients) as clients:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from benchmarks.cpu import machine_busy_s
 from benchmarks.errors import BenchmarkError
 from benchmarks.lora_cpu.checks import Tokens, check_answers, check_engine, share_changed
-from benchmarks.lora_cpu.load import Outcome, drive, warm_up
+from benchmarks.lora_cpu.load import Outcome, Prompts, drive, warm_up
 from benchmarks.lora_cpu.plan import Cell, Plan
 from benchmarks.lora_cpu.processes import RunningEngine
 from benchmarks.lora_cpu.record import Load, Piece, Record
@@ -42,7 +42,7 @@ class _Measured(NamedTuple):
 
 
 async def prepare(
-    engines: Iterable[RunningEngine], plan: Plan, say: Callable[[str], None]
+    engines: Iterable[RunningEngine], plan: Plan, prompts: Prompts, say: Callable[[str], None]
 ) -> dict[str, dict[str, Tokens]]:
     """Wait for the engines and check them; returns what each model of each engine said to one question.
 
@@ -56,12 +56,12 @@ async def prepare(
         await engine.ready()
     for engine in engines:
         say(f"checking {engine.kind.name}")
-        said[engine.kind.name] = await check_engine(engine, sorted(plan.adapters(engine.kind.name)))
+        said[engine.kind.name] = await check_engine(engine, sorted(plan.adapters(engine.kind.name)), prompts)
     check_answers(said)
     return said
 
 
-async def measure(engines: Iterable[RunningEngine], record: Record, watcher: Watcher) -> None:
+async def measure(engines: Iterable[RunningEngine], record: Record, prompts: Prompts, watcher: Watcher) -> None:
     """Measure the rounds of the plan that are still missing.
 
     Raises:
@@ -73,20 +73,20 @@ async def measure(engines: Iterable[RunningEngine], record: Record, watcher: Wat
         measured: dict[Cell, _Measured] = {}
         for cell in plan.order(number):
             watcher.begins(number, cell)
-            measured[cell] = await _measured(by_name, cell, number)
+            measured[cell] = await _measured(by_name, cell, prompts, number)
             watcher.measured(cell, measured[cell].outcome.wall_s, _rate(measured[cell].outcome))
         watcher.done([_piece(number, session, cell, measured) for cell in measured])
 
 
-async def _measured(engines: Mapping[str, RunningEngine], cell: Cell, number: int) -> _Measured:
+async def _measured(engines: Mapping[str, RunningEngine], cell: Cell, prompts: Prompts, number: int) -> _Measured:
     engine = engines[cell.engine]
     idle = [other for other in engines.values() if other is not engine]
     try:
-        await warm_up(engine.uds, cell)
+        await warm_up(engine.uds, cell, prompts)
         gc.collect()
         gc.disable()
         before = _spent(engine, idle)
-        outcome = await drive(engine.uds, cell, number)
+        outcome = await drive(engine.uds, cell, prompts, number)
         spent = [after - earlier for after, earlier in zip(_spent(engine, idle), before, strict=True)]
     except (OSError, BenchmarkError) as error:
         raise BenchmarkError(f"{cell.engine}, {cell.workload}: {error}\n{engine.log()[-_LOG_TAIL:]}") from error

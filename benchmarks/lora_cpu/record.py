@@ -109,9 +109,7 @@ def begin(plan: Plan, file: Path, *, resume: bool) -> Record:
 
 def session(commands: dict[str, list[str]], answers: dict[str, dict[str, Tokens]], engine: dict[str, str]) -> Session:
     """The session that begins now; `engine` holds the versions in the engine's environment."""
-    short = {
-        name: [Path(word).name if word.startswith("/") else word for word in words] for name, words in commands.items()
-    }
+    short = {name: [_short(word) for word in words] for name, words in commands.items()}
     versions = {"python": platform.python_version(), "tuneplex": version("tuneplex"), **engine}
     return Session(datetime.now(tz=UTC).isoformat(timespec="seconds"), versions, short, answers)
 

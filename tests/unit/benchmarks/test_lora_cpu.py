@@ -14,7 +14,7 @@ from benchmarks.lora_cpu import readme, record, report
 from benchmarks.lora_cpu.checks import check_answers, share_changed
 from benchmarks.lora_cpu.client import Answer
 from benchmarks.lora_cpu.engines import ENGINES
-from benchmarks.lora_cpu.load import prompt
+from benchmarks.lora_cpu.load import Prompts
 from benchmarks.lora_cpu.plan import CLAIMS, Cell, Plan, plan
 from benchmarks.lora_cpu.plot import plot
 from benchmarks.lora_cpu.progress import Progress
@@ -99,10 +99,11 @@ def test_mix_gives_each_adapter_the_same_share() -> None:
 
 def test_prompts_follow_from_their_key() -> None:
     """The same key gives the same 128 ids, another one gives others, and none is a special token."""
-    assert prompt(3, 1, 0) == prompt(3, 1, 0)
-    assert prompt(3, 1, 0) != prompt(3, 0, 1)
-    assert len(prompt(3, 1, 0)) == 128
-    assert min(prompt(3, 1, 0)) >= 64
+    prompts = Prompts(1000)
+    prompt = prompts.draw(3, 1, 0)
+    assert prompt == prompts.draw(3, 1, 0) != prompts.draw(3, 0, 1)
+    assert len(prompt) == 128
+    assert 64 <= min(prompt) <= max(prompt) < 1000
 
 
 @pytest.mark.parametrize("name,plugins", [("none", ""), ("stock", ""), ("plugin", "tuneplex")])
@@ -194,6 +195,7 @@ def test_answers_of_adapters_are_compared_with_the_base() -> None:
 def test_engines_that_disagree_are_found_out() -> None:
     """Different answers of two engines for the base, or equal ones of two models, end the run."""
     check_answers({"none": {"base": (1,)}, "plugin": {"base": (1,), "r8": (2,)}})
+    check_answers({"none": {"base": (*range(8), 1)}, "plugin": {"base": (*range(8), 2)}})
     with pytest.raises(BenchmarkError, match="depends on the engine"):
         check_answers({"none": {"base": (1,)}, "plugin": {"base": (2,)}})
     with pytest.raises(BenchmarkError, match="the same answer"):
