@@ -257,7 +257,7 @@ def retired_is_gone() -> bool:
 
 
 def a_lost_adapter_ends_no_step() -> bool:
-    """What cannot be read in a step gets an empty slot and is told as broken; the others compute."""
+    """What cannot be read in a step gets an empty slot and is told as broken at each step; the others compute."""
     worker = Worker(slots=2, host=2)
     worker.step(1)
     worker.slots.remove_adapter(1)
@@ -266,10 +266,15 @@ def a_lost_adapter_ends_no_step() -> bool:
     rows = {row.id: row for row in worker.slots.state().rows}
     slot = worker.slots.lora_index_to_id.index(1)
     empty = all(not layer.lora_a_stacked[0][slot].any() for layer in worker.slots.modules.values())
+    worker.step(2)
+    quiet = worker.slots.failures == 1
+    worker.step(1)
+    again = worker.slots.failures == 2
     fresh = Worker(slots=2, host=2)
     fresh.lost.add(1)
     outside = raises(FileNotFoundError, lambda: fresh.add_adapter(request(1)))
-    return worker.on_device() == {1, 2} and rows[1].broken and not rows[2].broken and empty and outside
+    told = rows[1].broken and not rows[2].broken and quiet and again
+    return worker.on_device() == {1, 2} and told and empty and outside
 
 
 def a_changed_adapter_is_not_mixed_up() -> bool:

@@ -312,7 +312,8 @@ class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
     def create_lora_manager(self, model: Any, vllm_config: Any) -> Any:  # noqa: ANN401 - vLLM's own
         """Make the model's manager, and the snapshot where this worker is the one that tells."""
         wrapped = super().create_lora_manager(model, vllm_config)
-        if vllm_config.parallel_config.rank == 0:
+        parallel = vllm_config.parallel_config
+        if parallel.rank == 0 and parallel.data_parallel_rank == 0:
             rows = self.slots.capacity + self.slots.lora_slots + _FEW
             try:
                 self.writer = Writer(place(vllm_config.instance_id), rows)
@@ -357,6 +358,9 @@ class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
         except Exception:  # noqa: BLE001 - see above
             _log.exception("The adapter '%s' cannot be served: its requests end with an error.", request.lora_name)
             self._stand_in(request)
+        if self.slots.residents[request.lora_int_id].broken:
+            self.slots.failures += 1  # at each step, as long as there are such requests
+            self.slots.changed = True
 
     def _stand_in(self, request: LoRARequest) -> None:
         """Put an adapter without weights in the place of one that cannot be had; its requests must fail."""
@@ -364,7 +368,6 @@ class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
         slots.remove_adapter(request.lora_int_id)
         slots.add_adapter(_without_weights(request.lora_int_id))
         slots.residents[request.lora_int_id].broken = True
-        slots.failures += 1
         slots.activate_adapter(request.lora_int_id)
 
     # Wishes, between steps.
@@ -452,9 +455,9 @@ class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
 
     def tell(self, used: Iterable[int] = ()) -> None:
         """Refresh the snapshot: all of it when something changed, else only who was used."""
+        self.slots.clock.settle()
         if self.writer is None:
             return
-        self.slots.clock.settle()
         if self.slots.changed:
             self.writer.write(self.slots.state())
             self.slots.changed = False

@@ -80,7 +80,7 @@ class Service:
     async def listing(self) -> dict[str, Any]:
         """The list of adapters with its totals."""
         state = await self._state()
-        counts = self._counts()
+        rows, counts = _by_id(state), self._counts()
         figures = stats.figures_of(self._instance)
         requests = self._leaving | self._models.lora_requests
         return {
@@ -90,7 +90,7 @@ class Service:
             "kv": {"tokens": self._kv_tokens(), "use": figures.kv_use},
             "requests": {"running": figures.running, "waiting": figures.waiting},
             "tokens": {"prompt": figures.prompt_tokens, "generation": figures.generation_tokens},
-            "adapters": [self._entry(request, state, counts) for request in requests.values()],
+            "adapters": [self._entry(request, rows, counts) for request in requests.values()],
         }
 
     def newest(self) -> tuple[State | None, int]:
@@ -108,17 +108,19 @@ class Service:
         cache = self._engine.vllm_config.cache_config
         return cache.num_gpu_blocks * cache.block_size if cache.num_gpu_blocks else None
 
-    def _entry(self, request: LoRARequest, state: State | None, counts: Mapping[int, Counts]) -> dict[str, Any]:
+    def _entry(
+        self, request: LoRARequest, rows: Mapping[int, Row] | None, counts: Mapping[int, Counts]
+    ) -> dict[str, Any]:
         adapter = request.lora_int_id
-        row = None if state is None else next((row for row in state.rows if row.id == adapter), None)
+        row = None if rows is None else rows.get(adapter)
         if row is not None:
             self._rows[adapter] = row
         loaded = self._loaded.get(adapter)
         known = Known(request.lora_name, adapter, request.lora_path if loaded is None else loaded.path)
-        return entry(known, row, self._rows.get(adapter), counts.get(adapter, (0, 0)), told=state is not None)
+        return entry(known, row, self._rows.get(adapter), counts.get(adapter, (0, 0)), told=rows is not None)
 
     async def _now(self, request: LoRARequest) -> dict[str, Any]:
-        return self._entry(request, await self._state(), self._counts())
+        return self._entry(request, _by_id(await self._state()), self._counts())
 
     # Requests under way.
 
@@ -383,6 +385,10 @@ class Service:
         """Let requests in again."""
         await self._engine.resume_generation()
         return {"resumed": True}
+
+
+def _by_id(state: State | None) -> dict[int, Row] | None:
+    return None if state is None else {row.id: row for row in state.rows}
 
 
 def _uses(state: Any, adapter: int) -> bool:  # noqa: ANN401 - vLLM's own

@@ -73,7 +73,7 @@ class State:
         activation_s: How long that took in all.
         activation_bytes: How many bytes of weights that were, at their own ranks.
         yields: How many times a pinned adapter lent its slot to a batch that had no other.
-        failures: How many times a batch needed an adapter whose weights could not be read again.
+        failures: How many times a step needed an adapter whose weights could not be read again.
         rows: The adapters in memory.
     """
 

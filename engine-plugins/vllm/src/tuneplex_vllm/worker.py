@@ -43,6 +43,7 @@ def tuneplex_adapter(self: Any, wish: str, adapter: Mapping[str, Any], busy: lis
     try:
         with manager.wish(busy):
             _WISHES[wish](manager, request)
+            manager.slots.bring_back()
     except Exception as error:  # noqa: BLE001 - whatever vLLM has against an adapter is told to whoever wished for it
         return {"error": _code(error), "message": str(error) or repr(error)}
     finally:
