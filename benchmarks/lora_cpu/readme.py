@@ -8,10 +8,10 @@ from pathlib import Path
 from benchmarks.errors import BenchmarkError
 from benchmarks.lora_cpu import record as records
 from benchmarks.lora_cpu.engines import ENGINES
-from benchmarks.lora_cpu.plan import Plan
+from benchmarks.lora_cpu.plan import DEFAULT_BASE, Plan
 from benchmarks.lora_cpu.plot import draw, plot
 from benchmarks.lora_cpu.record import Record
-from benchmarks.lora_cpu.report import CLAIMED_CLIENTS, figures, interval, others_busy, rows, verdicts
+from benchmarks.lora_cpu.report import CLAIMED_CLIENTS, agreement, figures, interval, others_busy, rows, verdicts
 from benchmarks.lora_cpu.workloads import BASE, WORKLOADS
 
 __all__ = ["between", "check_plan", "sections", "write_readme"]
@@ -25,10 +25,11 @@ def check_plan(plan: Plan) -> None:
     """Whether a run of this plan may end up in README.md.
 
     Raises:
-        BenchmarkError: It is a first look only, or lacks the engine that the plot compares with.
+        BenchmarkError: It is a first look only, of another base, or lacks the engine that the plot compares with.
     """
-    if plan.mode not in _MODES or not any((cell.engine, cell.workload) == ("none", BASE) for cell in plan.cells):
-        raise BenchmarkError("README.md takes runs of the targets or of --full only, with the base on `none`")
+    compares = any((cell.engine, cell.workload) == ("none", BASE) for cell in plan.cells)
+    if plan.mode not in _MODES or plan.base != DEFAULT_BASE or not compares:
+        raise BenchmarkError(f"README.md takes the targets or --full only, of {DEFAULT_BASE}, with the base on `none`")
 
 
 def write_readme(record: Record, home: Path = _HERE) -> None:
@@ -95,7 +96,7 @@ def _origin(record: Record) -> str:
     return (
         f"{record.rounds} rounds{starts}, {session.started[:10]}, {machine['cpu']}, {machine['cores']} cores, "
         f"Linux {machine['kernel']}; {versions}. Others used {others.median:.0%} of a core meanwhile (median; at most "
-        f"{others.max:.0%}). Medians, 95 % intervals in brackets; all of it is in [{file}]({file})."
+        f"{others.max:.0%}).{agreement(record)} Medians, 95 % intervals in brackets; all of it is in [{file}]({file})."
     )
 
 

