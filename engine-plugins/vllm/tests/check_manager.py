@@ -5,6 +5,7 @@ The managers run with vLLM's own code, over a few small layers instead of a mode
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import struct
@@ -29,9 +30,10 @@ from vllm.platforms import current_platform
 
 import tuneplex_vllm
 from tuneplex_vllm import decide, snapshot
-from tuneplex_vllm.bodies import content_of, counts_of
+from tuneplex_vllm.bodies import Paths, RefusedError, counts_of, digest_of
 from tuneplex_vllm.manager import ChangedError, LastSlotError, MatchesNothingError, SlotManager, WorkerManager
 from tuneplex_vllm.snapshot import Reader, Row, State, Writer
+from tuneplex_vllm.unknown import PublicService
 
 RANK, WIDTH = 4, 6
 
@@ -405,15 +407,45 @@ def content_is_told_by_its_digest() -> bool:
     """The digest follows the files' contents, not their times."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        nothing = content_of(name) is None and content_of(f"{name}/none") is None
+        nothing = digest_of(name) is None and digest_of(f"{name}/none") is None
         weights = directory / "adapter_model.safetensors"
         weights.write_bytes(b"one")
-        first = content_of(name)
+        first = digest_of(name)
         os.utime(weights, (1, 1))
-        same = content_of(name) == first
+        same = digest_of(name) == first
         weights.write_bytes(b"two")
-        changed = content_of(name) != first
+        changed = digest_of(name) != first
         return nothing and same and changed
+
+
+def each_content_has_a_path() -> bool:
+    """Two contents of a name never share a path, one content keeps its own, and all paths are the same place."""
+    with tempfile.TemporaryDirectory() as name:
+        paths = Paths()
+        told = [paths.of("a", f"{name}{end}", digest) for digest in ("1", "2", "3", "1") for end in ("", "/.", "/")]
+        same = {*map(os.path.realpath, told)} == {os.path.realpath(name)}
+        kept = told[:3] == [name] * 3 == told[9:] and paths.of("b", name, "2") == name
+        return same and kept and len({*told}) == 3
+
+
+def unknown_versions_get_what_is_public() -> bool:
+    """Beside an unknown vLLM names are listed and pins set, and the rest is refused with the version in the words."""
+    pinned: list[int] = []
+
+    async def pin_lora(number: int) -> bool:
+        pinned.append(number)
+        return True
+
+    models = SimpleNamespace(lora_requests={"a": request(7, "a")})
+    service = PublicService(SimpleNamespace(pin_lora=pin_lora), models, "9.9.9", ("0.32.0",))
+    listed = asyncio.run(service.listing())["adapters"][0]
+    answer = asyncio.run(service.move("pin", "a"))
+    try:
+        asyncio.run(service.unload("a", "wait", 1.0))
+    except RefusedError as refusal:
+        error = refusal.body()["error"]
+        refused = (int(refusal.status), error["code"]) == (501, "not_supported") and "9.9.9" in error["message"]
+    return refused and pinned == [7] and answer["pinned"] and (listed["name"], listed["tier"]) == ("a", None)
 
 
 def step_cost_us() -> float:
@@ -451,6 +483,8 @@ if __name__ == "__main__":
         a_snapshot_is_whole_under_fire,
         the_dead_leave_nothing,
         content_is_told_by_its_digest,
+        each_content_has_a_path,
+        unknown_versions_get_what_is_public,
     )
     WorkerLoRAManager._load_adapter = read  # noqa: SLF001 - there are no files
     found: dict[str, float] = {check.__name__: check() for check in checks}

@@ -14,17 +14,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from tuneplex_vllm.snapshot import Row, State
 
 __all__ = [
-    "Content",
     "Counts",
     "Drain",
     "Known",
     "Load",
     "Named",
+    "Paths",
     "RefusedError",
     "Sleep",
     "Unload",
-    "content_of",
     "counts_of",
+    "digest_of",
     "entry",
     "totals",
 ]
@@ -112,18 +112,11 @@ class Known:
     path: str
 
 
-@dataclass(frozen=True)
-class Content:
-    """What is in an adapter's directory: `digest` is the SHA-256 of its files, the same only for the same content."""
-
-    digest: str
-
-
-def content_of(directory: str) -> Content | None:
-    """Read an adapter's files; None when there are none."""
+def digest_of(directory: str) -> str | None:
+    """The SHA-256 of an adapter's files, the same only for the same content; None when there are none."""
+    digest = hashlib.sha256()
     try:
         files = sorted(path for path in Path(directory).iterdir() if path.name.startswith("adapter_"))
-        digest = hashlib.sha256()
         for path in files:
             digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
             with path.open("rb") as file:
@@ -131,7 +124,24 @@ def content_of(directory: str) -> Content | None:
                     digest.update(chunk)
     except OSError:
         return None
-    return Content(digest.hexdigest()) if files else None
+    return digest.hexdigest() if files else None
+
+
+class Paths:
+    """The same directory in other words for each content: vLLM's prefix cache knows only an adapter's name and path."""
+
+    def __init__(self) -> None:
+        self._contents: dict[tuple[str, str], list[str]] = {}
+
+    def of(self, name: str, path: str, digest: str) -> str:
+        """A path that means the same directory, and that no other content of this name was ever given."""
+        plain = path
+        while plain.endswith(("/.", "/")) and plain.strip("/."):
+            plain = plain.removesuffix("/.").removesuffix("/")
+        contents = self._contents.setdefault((name, plain), [])
+        if digest not in contents:
+            contents.append(digest)
+        return plain + "/." * contents.index(digest)
 
 
 def counts_of(requests: Iterable[tuple[int, bool]]) -> dict[int, Counts]:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from vllm.lora.request import LoRARequest
@@ -17,7 +18,7 @@ from vllm.lora.utils import get_adapter_absolute_path
 from vllm.platforms import current_platform
 
 from tuneplex_vllm import __version__, stats
-from tuneplex_vllm.bodies import Counts, Known, RefusedError, content_of, counts_of, entry, totals
+from tuneplex_vllm.bodies import Counts, Known, Paths, RefusedError, counts_of, digest_of, entry, totals
 from tuneplex_vllm.snapshot import Reader, Row, State, decode, place
 
 __all__ = ["Service"]
@@ -62,7 +63,7 @@ class Service:
         self._instance: str = engine.vllm_config.instance_id
         self._reader = Reader(place(self._instance))
         self._loaded: dict[int, Loaded] = {}
-        self._contents: dict[tuple[str, str], list[str]] = {}
+        self._paths = Paths()
         self._leaving: dict[str, LoRARequest] = {}
         self._rows: dict[int, Row] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -154,7 +155,7 @@ class Service:
         """
         self._check_name(name)
         async with self._locks[name], self._models.lora_resolver_lock[name]:
-            digest = await self._digest(path)
+            place, digest = await self._find(path)
             current = self._models.lora_requests.get(name)
             if current is not None:
                 known = await self._learn(current)
@@ -162,7 +163,11 @@ class Service:
                     return await self._wish("activate" if tier == "device" else "prefetch", current, lenient=True)
                 if not replace_it:
                     raise _exists(name, known, path)
-            return await self._load(self._request(name, path, digest, fused_experts), tier, current)
+            adapter = self._models.lora_id_counter.inc(1)
+            self._loaded[adapter] = Loaded(path, digest)
+            place = self._paths.of(name, place, digest)
+            request = LoRARequest(name, adapter, place, is_3d_lora_weight=fused_experts)
+            return await self._load(request, tier, current)
 
     async def _load(self, request: LoRARequest, tier: str, current: LoRARequest | None) -> dict[str, Any]:
         try:
@@ -184,35 +189,22 @@ class Service:
                 HTTPStatus.NOT_IMPLEMENTED, "not_supported", "LoRA is not enabled: the engine lacks --enable-lora."
             )
 
-    async def _digest(self, path: str) -> str:
-        content = await asyncio.to_thread(lambda: content_of(get_adapter_absolute_path(path)))
-        if content is None:
+    async def _find(self, path: str) -> tuple[str, str]:
+        """Where the engine shall read an adapter, and the SHA-256 of what is there."""
+        place = await asyncio.to_thread(_place_of, path)
+        digest = await asyncio.to_thread(digest_of, get_adapter_absolute_path(place))
+        if digest is None:
             raise RefusedError(HTTPStatus.NOT_FOUND, "adapter_not_found", f"No adapter found at {path}.", "path")
-        return content.digest
-
-    def _request(self, name: str, path: str, digest: str, fused_experts: bool) -> LoRARequest:  # noqa: FBT001
-        adapter = self._models.lora_id_counter.inc(1)
-        self._loaded[adapter] = Loaded(path, digest)
-        return LoRARequest(name, adapter, self._path_of(name, path, digest), is_3d_lora_weight=fused_experts)
-
-    def _path_of(self, name: str, path: str, digest: str) -> str:
-        """The same directory in other words for each content: vLLM's prefix cache knows only name and path."""
-        plain = path
-        while plain.endswith(("/.", "/")) and plain.strip("/."):
-            plain = plain.removesuffix("/.").removesuffix("/")
-        contents = self._contents.setdefault((name, plain), [])
-        if digest not in contents:
-            contents.append(digest)
-        return plain + "/." * contents.index(digest)
+        return place, digest
 
     async def _learn(self, request: LoRARequest) -> Loaded:
         """Where an adapter came from; also of one that was not loaded here, whose content is then what is there."""
         known = self._loaded.get(request.lora_int_id)
         if known is None:
             path = request.lora_path
-            content = await asyncio.to_thread(lambda: content_of(get_adapter_absolute_path(path)))
-            known = self._loaded[request.lora_int_id] = Loaded(path, "" if content is None else content.digest)
-            self._path_of(request.lora_name, path, known.digest)
+            digest = await asyncio.to_thread(lambda: digest_of(get_adapter_absolute_path(path)))
+            known = self._loaded[request.lora_int_id] = Loaded(path, digest or "")
+            self._paths.of(request.lora_name, path, known.digest)
         return known
 
     # Moving.
@@ -385,6 +377,12 @@ class Service:
         """Let requests in again."""
         await self._engine.resume_generation()
         return {"resumed": True}
+
+
+def _place_of(path: str) -> str:
+    """A directory of this machine as it was named; for a name on a hub, where that was fetched to."""
+    here = Path(path).expanduser().is_dir()
+    return path if here else str(get_adapter_absolute_path(path))
 
 
 def _by_id(state: State | None) -> dict[int, Row] | None:
