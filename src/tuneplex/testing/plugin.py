@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -22,6 +22,7 @@ from tuneplex.testing.tiers import Adapter, Tiers
 __all__ = ["Plugin"]
 
 _BYTES_PER_RANK = 1024
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
 _TIERS = ("device", "host", "disk")
 
 
@@ -35,7 +36,7 @@ class Load(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `load`."""
 
     name: str
-    path: str
+    path: Annotated[str, msgspec.Meta(min_length=1)]
     tier: Literal["device", "host"] = "device"
     replace: bool = False
 
@@ -45,7 +46,7 @@ class Unload(msgspec.Struct, forbid_unknown_fields=True):
 
     name: str
     running: Literal["wait", "refuse"] = "wait"
-    timeout_s: float = 60.0
+    timeout_s: _Seconds = 60.0
 
 
 class Sleep(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,7 +58,7 @@ class Sleep(msgspec.Struct, forbid_unknown_fields=True):
 class Drain(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `drain`."""
 
-    timeout_s: float = 60.0
+    timeout_s: _Seconds = 60.0
 
 
 class Plugin:
@@ -82,7 +83,10 @@ class Plugin:
 
     @property
     def posts(self) -> Mapping[str, tuple[type[msgspec.Struct] | None, Callable[[Any], Awaitable[Any]]]]:
-        """By the last part of the path: what the body is, if one is read, and what answers it."""
+        """By the last part of the path: what the body is, if one is read, and what answers it.
+
+        A body may be left out where all of its fields may be.
+        """
         return {
             "load": (Load, self._load),
             "prefetch": (Named, self._prefetch),

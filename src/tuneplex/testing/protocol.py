@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -13,6 +13,7 @@ __all__ = ["Ask", "ChatRequest", "CompletionRequest", "Refusal", "ResponsesReque
 T = TypeVar("T")
 Finding = tuple[str, str, str, Any]
 _AT = re.compile(r"at `\$([^`]*)`")
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _EXPECTED = re.compile(r"Expected `([^`]*)`")
 _TYPES = {
     "array": ("list_type", "Input should be a valid list"),
@@ -173,7 +174,7 @@ def decode(kind: type[T], content_type: str, body: bytes) -> T:
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _of_missing(kind, value) or _of_validation(error, value) from None
+        raise _of_missing(kind, value) or _of_limits(kind, error, value) or _of_validation(error, value) from None
 
 
 def invalid(detail: str, param: str | None, *, count: int = 1) -> Refusal:
@@ -199,6 +200,27 @@ def _of_missing(kind: type[Any], value: dict[str, Any]) -> Refusal | None:
     return bad(*(("missing", f"body.{name}", "Field required", value) for name in missing)) if missing else None
 
 
+def _of_limits(kind: type[Any], error: msgspec.ValidationError, value: dict[str, Any]) -> Refusal | None:
+    """A refusal for a value of the right type that is not allowed there, or for a field that is not."""
+    words = str(error)
+    if unknown := _UNKNOWN.search(words):
+        name = unknown[1]
+        return bad(("extra_forbidden", f"body.{name}", "Extra inputs are not permitted", value[name]))
+    at = _AT.search(words)
+    name = at[1].lstrip(".") if at else ""
+    if words.startswith("Invalid enum value"):
+        allowed = " or ".join(map(repr, get_args(get_type_hints(kind)[name])))
+        found: Finding = ("literal_error", f"body.{name}", f"Input should be {allowed}", value[name])
+        return bad(found, ctx={"expected": allowed})
+    if "of length >= 1" in words:
+        found = ("string_too_short", f"body.{name}", "String should have at least 1 character", value[name])
+        return bad(found, ctx={"min_length": 1})
+    if ">= 0.0" in words:
+        found = ("greater_than_equal", f"body.{name}", "Input should be greater than or equal to 0", value[name])
+        return bad(found, ctx={"ge": 0.0})
+    return None
+
+
 def _of_validation(error: msgspec.ValidationError, value: dict[str, Any]) -> Refusal:
     at, expected = _AT.search(str(error)), _EXPECTED.search(str(error))
     path = re.sub(r"\[(\d+|\.\.\.)\]", r".\1", at[1]) if at else ""
@@ -210,6 +232,6 @@ def bad(*found: Finding, **more: Any) -> Refusal:  # noqa: ANN401 - as the clien
     """A refusal for what was found wrong: kind, place, words and the value there."""
     errors = []
     for kind, loc, words, value in found:
-        shown = f"<{type(value).__name__} of {len(value)} items>" if isinstance(value, dict | list) else value
+        shown = f"<{type(value).__name__} of {len(value)} items>" if isinstance(value, dict | list) else str(value)
         errors.append(str({"type": kind, "loc": loc, "msg": words, "input": shown, **more}))
     return invalid("\n  ".join(errors), found[0][1], count=len(found))

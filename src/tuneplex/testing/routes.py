@@ -239,9 +239,12 @@ def _routes_of(plugin: Plugin, version: str) -> dict[str, dict[str, Route]]:
         respond(exchange, record, 200, plugin.listing(version))
 
     def posting(kind: type[msgspec.Struct] | None, answer: Callable[[Any], Awaitable[Any]]) -> Route:
+        must_say = kind is not None and any(field.required for field in msgspec.structs.fields(kind))
+
         async def post(exchange: Exchange, record: Record) -> None:
-            body = None if kind is None else decode(kind, exchange.headers.get("content-type", ""), exchange.body)
-            respond(exchange, record, 200, await answer(body))
+            body = exchange.body or (b"" if must_say else b"{}")
+            read = None if kind is None else decode(kind, exchange.headers.get("content-type", ""), body)
+            respond(exchange, record, 200, await answer(read))
 
         return post
 

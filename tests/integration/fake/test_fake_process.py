@@ -14,6 +14,7 @@ import httpx2
 import psutil
 import pytest
 
+from tuneplex.engines.vllm.plugins import installed
 from tuneplex.testing import write_fake_python
 
 Start = Callable[..., Awaitable[Process]]
@@ -117,6 +118,25 @@ async def test_without_leave_nothing_is_loaded(start: Start, socket_path: Path) 
         assert (await client.post("/v1/load_lora_adapter", json={})).status_code == 404
 
 
+@pytest.mark.parametrize(
+    "env, status",
+    [
+        ({"VLLM_PLUGINS": "other,tuneplex"}, 200),
+        ({"VLLM_PLUGINS": "other"}, 404),
+        ({}, 404),
+        ({"VLLM_PLUGINS": "tuneplex", "TUNEPLEX_FAKE_PLUGIN": "false"}, 404),
+    ],
+)
+async def test_the_plugins_routes_are_there_where_it_is_named(
+    start: Start, socket_path: Path, env: dict[str, str], status: int
+) -> None:
+    """As in vLLM, a plugin has routes only if it is installed and VLLM_PLUGINS names it."""
+    process = await start(**env)
+    await log_until(process, "Application startup complete")
+    async with client_of(socket_path) as client:
+        assert (await client.get("/v1/tuneplex/adapters")).status_code == status
+
+
 async def test_its_children_outlive_it(start: Start) -> None:
     """EngineCore and Worker survive when only the API server is killed."""
     process = await start()
@@ -213,3 +233,9 @@ async def test_anything_else_goes_to_a_real_python(tmp_path: Path) -> None:
     python = write_fake_python(tmp_path / "python")
     process = await asyncio.create_subprocess_exec(python, "-c", "print(6 * 7)", stdout=PIPE)
     assert (await process.communicate())[0] == b"42\n"
+
+
+async def test_it_says_which_plugins_it_has(tmp_path: Path) -> None:
+    """Asked as a driver asks an engine's Python, it has ours."""
+    python = write_fake_python(tmp_path / "python")
+    assert await installed(str(python), os.environ) == {"tuneplex"}
