@@ -37,17 +37,23 @@ class RankExactWrapper(PunicaWrapperCPU):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - vLLM's own signature, passed on
         super().__init__(*args, **kwargs)
+        self._slots: list[int] = []
         self._tokens: Plan | None = None
         self._sampled: Plan | None = None
         # By the identity of the stack that a layer hands over; the layer is kept, so no other object can have it.
         self._modules: dict[int, tuple[object, _Products]] = {}
         self._embeddings: dict[int, dict[int, torch.Tensor]] = {}
-        self._said: set[str] = set()
+        self._threads = torch.get_num_threads()
+        if (config := kwargs.get("lora_config")) is not None:
+            why_not = obstacle(config.lora_dtype, self._threads)
+            how = f"in PyTorch, not on AMX tiles: {why_not}" if why_not else "on AMX tiles"
+            _log.info("tuneplex-vllm is active: LoRA runs on the CPU at each adapter's own rank, %s.", how)
 
     def update_metadata(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the same
         """Group the batch's tokens, and the rows that are sampled, by adapter."""
         super().update_metadata(*args, **kwargs)
-        self._tokens = Plan(self.token_lora_indices.tolist()) or None
+        self._slots = self.token_lora_indices.tolist()
+        self._tokens = Plan(self._slots) or None
         self._sampled = Plan(self.sampler_indices.tolist()) or None
 
     def slot_changed(self, slot: int, layers: Iterable[object]) -> None:
@@ -93,13 +99,8 @@ class RankExactWrapper(PunicaWrapperCPU):
         **_kwargs: object,
     ) -> None:
         """Add every adapter's change of the logits to `y`, in place; most adapters have none."""
-        plan = self._sampled
-        if plan is None or not (found := self._modules.get(id(lora_a_stacked))):
-            return
-        if x.shape[0] == plan.length:
+        if (found := self._modules.get(id(lora_a_stacked))) and (plan := self._plan_of_logits(x)):
             _add(found[1], y, x, plan, scale)
-        else:  # an error here would end the engine
-            self._say_once("Log-probabilities of a prompt are the base's where an adapter changes lm_head.")
 
     def add_lora_embedding(
         self,
@@ -120,6 +121,21 @@ class RankExactWrapper(PunicaWrapperCPU):
             if (b := changed.get(slot)) is not None:
                 y[rows] += torch.mm(x[rows][:, : b.shape[0]].to(b.dtype), b).to(y.dtype)
 
+    def _plan_of_logits(self, x: torch.Tensor) -> Plan | None:
+        """Which adapters the rows belong to whose logits are asked for.
+
+        They are the sampled rows, which vLLM has copied out of the hidden states, or the rows of one request's prompt,
+        which are a view of them (for `prompt_logprobs`). The storage tells which.
+        """
+        rows = x.shape[0]
+        if x.untyped_storage().nbytes() > x.nbytes:
+            first = x.storage_offset() // x.stride(0)
+            slots = self._slots[first : first + rows]
+            return Plan(slots) if len(slots) == rows else None
+        if self._sampled is not None and self._sampled.length == rows:
+            return self._sampled
+        return self._tokens if len(self._slots) == rows else None  # a view of everything
+
     def _write_embedding(self, b_stack: torch.Tensor, slot: int) -> None:
         b = b_stack[slot, 0].t()  # [max_rank, width]
         rank = used_rank(b)
@@ -135,20 +151,10 @@ class RankExactWrapper(PunicaWrapperCPU):
         return found[1]
 
     def _new_products(self, a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> _Products:
-        threads = torch.get_num_threads()
-        why_not = obstacle(a[0].dtype, threads)
         slots, _, _, inputs = a[0].shape
-        outputs = sum(stack.shape[2] for stack in b)
-        self._say_once(
-            "tuneplex-vllm is active: LoRA runs on the CPU at each adapter's own rank, "
-            + (f"in PyTorch (not on AMX tiles: {why_not})." if why_not else "on AMX tiles.")
-        )
-        return GroupedProducts(slots) if why_not else TileProducts(inputs, outputs, slots, threads)
-
-    def _say_once(self, words: str) -> None:
-        if words not in self._said:
-            self._said.add(words)
-            _log.info(words)
+        if obstacle(a[0].dtype, self._threads):
+            return GroupedProducts(slots)
+        return TileProducts(inputs, sum(stack.shape[2] for stack in b), slots, self._threads)
 
 
 def _add(products: _Products, y: torch.Tensor, x: torch.Tensor, plan: Plan, scale: float) -> None:
