@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.contract import prepare
-from tests.support.real_engine import RealEngine
+from tests.support.real_engine import PLUGIN_ENV, PLUGIN_FLAGS, RealEngine
 from tests.support.real_engine import real_engine as start_real_engine
 from tuneplex.adapters.convert import convert_pypi
 from tuneplex.adapters.progress import SilentProgress
@@ -35,4 +35,11 @@ def real_engine(engine_python: Path, base_model: Path) -> Iterator[RealEngine]:
     with start_real_engine(engine_python, base_model) as engine:
         with engine.client() as client:
             prepare(client, engine.adapters)
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def plugin_engine(engine_python: Path, base_model: Path) -> Iterator[RealEngine]:
+    """One vLLM with the plugin's routes for the whole session, in float32; each user leaves it without adapters."""
+    with start_real_engine(engine_python, base_model, flags=PLUGIN_FLAGS, env=PLUGIN_ENV) as engine:
         yield engine

@@ -1,6 +1,7 @@
 """The contract between FakeEngine and vLLM: the same requests, and what is compared of the answers.
 
-`contract.json` holds what the real vLLM answered; `record` writes it anew (`python -m tests.support.contract`).
+`contract.json` holds what the real vLLM answered; `record` writes it anew (`python -m tests.support.contract`). `CASES`
+are for a vLLM without the plugin, `PLUGIN_CASES` for one with it; each of the two is a story, whose order matters.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,19 @@ from typing import Any
 import httpx2
 
 from tests.support.lora import write_adapter
-from tests.support.real_engine import real_engine
+from tests.support.real_engine import PLUGIN_ENV, PLUGIN_FLAGS, real_engine
+from tests.support.residency import write_unmatched_adapter
 
-__all__ = ["CASES", "Case", "answer", "prepare", "recorded"]
+__all__ = ["CASES", "PLUGIN_CASES", "PREFIX", "Case", "answer", "prepare", "recorded", "write_adapters"]
 
 RECORD = Path(__file__).with_name("contract.json")
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+PREFIX = "/v1/tuneplex"
 # Fields whose value is part of the contract, not only its type.
 LITERAL = {"code", "finish_reason", "message", "object", "owned_by", "param", "parent", "role", "status", "type"}
+LITERAL_OF_PLUGIN = {"host_capacity", "host_used", "max_rank", "name", "pinned", "rank", "running", "slot", "slots"}
+LITERAL_OF_PLUGIN |= {"slots_used", "tier", "unloaded", "waiting"}
 HEADERS = ("allow", "content-type", "transfer-encoding")
 
 
@@ -66,6 +72,18 @@ def _response(name: str, **fields: object) -> Case:
 
 def _adapter(name: str, path: str, **fields: object) -> Case:
     return Case(f"adapter: {name}", path, fields)
+
+
+def _plugin(case: str, route: str, /, **fields: object) -> Case:
+    return Case(f"plugin: {case}", f"{PREFIX}/{route}", fields)
+
+
+def _load(name: str, adapter: str, path: str, **fields: object) -> Case:
+    return _plugin(name, "load", name=adapter, path=f"{{adapters}}/{path}", **fields)
+
+
+def _list(name: str) -> Case:
+    return Case(f"plugin: {name}", f"{PREFIX}/adapters", method="GET")
 
 
 _CITY = {
@@ -205,6 +223,93 @@ _ADAPTERS = (
     _adapter("unload nothing", UNLOAD),
     Case("adapter: list", "/v1/models", method="GET"),
 )
+# On an engine with three slots, room for six on the host, and rank 128 at most.
+PLUGIN_CASES = (
+    Case("plugin: a first reply", COMPLETIONS, {"prompt": "The river runs", "max_tokens": 4, "ignore_eos": True}),
+    _list("the list of nothing"),
+    _load("load", "ada", "ada"),
+    _load("load again", "ada", "ada"),
+    _load("load on the host", "bob", "bob", tier="host"),
+    _list("the list of two"),
+    _load("another path", "ada", "cyd"),
+    _load("another path, to replace", "ada", "cyd", replace=True),
+    _load("the first path, to replace on the host", "ada", "ada", replace=True, tier="host"),
+    _plugin("activate", "activate", name="bob"),
+    _plugin("activate what is in a slot", "activate", name="bob"),
+    _plugin("prefetch what is in a slot", "prefetch", name="bob"),
+    _plugin("pin what is on the host", "pin", name="ada"),
+    _plugin("pin what is in a slot", "pin", name="bob"),
+    _load("load into the last slot", "cyd", "cyd"),
+    _plugin("pin the last slot", "pin", name="cyd"),
+    _plugin("pin again", "pin", name="ada"),
+    _list("the list of pins"),
+    _plugin("unpin", "unpin", name="bob"),
+    _plugin("unpin again", "unpin", name="bob"),
+    _load("load over the least recently used", "dee", "dee"),
+    _list("the list of full slots"),
+    *(_load(f"fill the host, {name}", name, name, tier="host") for name in ("eve", "fay", "guy")),
+    _list("the list of a full host"),
+    _plugin("prefetch from the disk", "prefetch", name="bob"),
+    _plugin("activate from the disk", "activate", name="cyd"),
+    _list("the list after that"),
+    _plugin("unload", "unload", name="fay"),
+    _plugin("unload again", "unload", name="fay"),
+    _plugin("unload or refuse", "unload", name="guy", running="refuse"),
+    _plugin("unload in time", "unload", name="cyd", running="wait", timeout_s=1.5),
+    _plugin("unload what is on the disk", "unload", name="eve"),
+    _plugin("unload what is pinned", "unload", name="ada"),
+    _list("the list of what is left"),
+    *(_plugin(f"{route} nobody", route, name="nobody") for route in ("prefetch", "activate", "pin", "unpin", "unload")),
+    _load("path that is not there", "bad", "gone"),
+    _plugin("relative path", "load", name="bad", path="some/where"),
+    Case("plugin: a directory without an adapter", f"{PREFIX}/load", {"name": "bad", "path": "{adapters}"}),
+    _load("rank too large", "bad", "huge"),
+    _load("no weight fits", "bad", "lost"),
+    _load("the base's name", "base", "ada"),
+    _load("an empty name", "", "ada"),
+    _plugin("an empty path", "load", name="bad", path=""),
+    _load("a senseless tier", "bad", "ada", tier="moon"),
+    _load("an unknown field", "bad", "ada", what=1),
+    _load("a replace that is none", "bad", "ada", replace="often"),
+    _plugin("nothing said to load", "load"),
+    _plugin("nothing said to pin", "pin"),
+    _plugin("a name that is none", "pin", name=3),
+    _plugin("a senseless way to unload", "unload", name="bob", running="kill"),
+    _plugin("a negative time", "unload", name="bob", timeout_s=-1),
+    _plugin("a time that is none", "drain", timeout_s="long"),
+    Case("plugin: not JSON", f"{PREFIX}/load", b"{nope"),
+    Case("plugin: a list", f"{PREFIX}/pin", b"[]"),
+    Case("plugin: nothing", f"{PREFIX}/pin", b""),
+    _plugin("sleep", "sleep", level=1),
+    _plugin("sleep too deep", "sleep", level=2),
+    Case("plugin: sleep without a body", f"{PREFIX}/sleep"),
+    _plugin("wake", "wake"),
+    Case("plugin: wake without a body", f"{PREFIX}/wake"),
+    _plugin("drain", "drain", timeout_s=5),
+    _plugin("resume", "resume"),
+    Case("plugin: drain without a body", f"{PREFIX}/drain"),
+    Case("plugin: resume without a body", f"{PREFIX}/resume"),
+    Case("plugin: wrong method", f"{PREFIX}/load", method="GET"),
+    Case("plugin: wrong method for the list", f"{PREFIX}/adapters"),
+    Case("plugin: unknown route", f"{PREFIX}/nope"),
+    Case("plugin: wrong key", f"{PREFIX}/adapters", method="GET", headers={"authorization": "Bearer no"}),
+    _load("load for vLLM's routes", "ada", "ada"),
+    Case("plugin: vLLM's own load", LOAD, {"lora_name": "new", "lora_path": "{adapters}/eve"}),
+    Case("plugin: vLLM's own load again", LOAD, {"lora_name": "new", "lora_path": "{adapters}/eve"}),
+    Case(
+        "plugin: vLLM's own load in place",
+        LOAD,
+        {"lora_name": "new", "lora_path": "{adapters}/fay", "load_inplace": True},
+    ),
+    Case("plugin: vLLM's own load of what fits nowhere", LOAD, {"lora_name": "bad", "lora_path": "{adapters}/lost"}),
+    Case("plugin: vLLM's own load of too large a rank", LOAD, {"lora_name": "bad", "lora_path": "{adapters}/huge"}),
+    _list("the list of what vLLM's own routes loaded"),
+    Case("plugin: models", "/v1/models", method="GET"),
+    Case("plugin: vLLM's own unload", UNLOAD, {"lora_name": "new"}),
+    Case("plugin: vLLM's own unload again", UNLOAD, {"lora_name": "new"}),
+    *(_plugin(f"at last, unload {name}", "unload", name=name) for name in ("ada", "bob", "dee")),
+    _list("the list at last"),
+)
 _OTHERS = (
     Case("embeddings", "/v1/embeddings", {"model": "base", "input": "hi"}),
     Case("tokenize", "/tokenize", {"model": "base", "prompt": "The river"}),
@@ -226,10 +331,18 @@ CASES = (*_CHATS, *_WRONG_CHATS, *_COMPLETIONS, *_RESPONSES, *_ADAPTERS, *_OTHER
 
 def prepare(client: httpx2.Client, directory: Path) -> None:
     """Write the adapters that the cases name, and load the first two."""
-    for number, (name, rank) in enumerate((("ada", 8), ("bob", 8), ("cyd", 8), ("big", 32))):
-        write_adapter(directory / name, rank=rank, seed=number)
+    write_adapters(directory)
     for name in ("ada", "bob"):
         client.post(LOAD, json={"lora_name": name, "lora_path": str(directory / name)}).raise_for_status()
+
+
+def write_adapters(directory: Path) -> None:
+    """Write the adapters that the cases name: small ones, one too large for each engine, and one that fits nowhere."""
+    for number, name in enumerate(("ada", "bob", "cyd", "dee", "eve", "fay", "guy")):
+        write_adapter(directory / name, seed=number)
+    for name, rank in (("big", 32), ("huge", 200)):
+        write_adapter(directory / name, rank=rank)
+    write_unmatched_adapter(directory / "lost")
 
 
 def answer(client: httpx2.Client, case: Case, adapters: Path) -> dict[str, Any]:
@@ -239,7 +352,7 @@ def answer(client: httpx2.Client, case: Case, adapters: Path) -> dict[str, Any]:
     headers = {"content-type": "application/json", **case.headers}
     reply = client.request(case.method, case.path, content=content, headers=headers)
     found = {name: reply.headers[name] for name in HEADERS if name in reply.headers}
-    return {"status": reply.status_code, "headers": found, "body": _body(reply, case)}
+    return {"status": reply.status_code, "headers": found, "body": _body(reply, case, adapters)}
 
 
 def recorded() -> dict[str, Any]:
@@ -248,13 +361,14 @@ def recorded() -> dict[str, Any]:
     return found
 
 
-def _body(reply: httpx2.Response, case: Case) -> Any:  # noqa: ANN401 - JSON
+def _body(reply: httpx2.Response, case: Case, adapters: Path) -> Any:  # noqa: ANN401 - JSON
     if case.wordless:
         return f"{len(reply.content) > 0}"
     if reply.headers.get("content-type", "").startswith("text/event-stream"):
         return _events(reply.text)
     if reply.headers.get("content-type") == "application/json" and reply.text:
-        return _shape(reply.json())
+        literal = LITERAL | LITERAL_OF_PLUGIN if case.path.startswith(PREFIX) else LITERAL
+        return _shape(json.loads(reply.text.replace(str(adapters), "{adapters}")), literal=literal)
     return reply.text
 
 
@@ -280,19 +394,19 @@ def _without_luck(chunk: dict[str, Any]) -> dict[str, Any] | None:
     return chunk
 
 
-def _shape(value: Any, key: str = "") -> Any:  # noqa: ANN401 - JSON
+def _shape(value: Any, key: str = "", literal: AbstractSet[str] = LITERAL) -> Any:  # noqa: ANN401 - JSON
     """The value with everything replaced that may differ between two good engines."""
     if isinstance(value, dict):
         if key == "top_logprobs":
             return {"*": "float"}
-        return {name: _shape(part, name) for name, part in sorted(value.items())}
+        return {name: _shape(part, name, literal) for name, part in sorted(value.items())}
     if isinstance(value, list):
         shapes: list[Any] = []
         for part in value:
-            if (shape := _shape(part, key)) not in shapes:
+            if (shape := _shape(part, key, literal)) not in shapes:
                 shapes.append(shape)
         return shapes
-    if value is None or key in LITERAL:
+    if value is None or key in literal:
         return value
     return type(value).__name__
 
@@ -303,6 +417,9 @@ def main() -> None:
     with real_engine(python, base) as engine, engine.client() as client:
         prepare(client, engine.adapters)
         answers = {case.name: answer(client, case, engine.adapters) for case in CASES}
+    with real_engine(python, base, flags=PLUGIN_FLAGS, env=PLUGIN_ENV) as engine, engine.client() as client:
+        write_adapters(engine.adapters)
+        answers |= {case.name: answer(client, case, engine.adapters) for case in PLUGIN_CASES}
     RECORD.write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -18,6 +18,12 @@ import httpx2
 
 PATIENCE_S = 420.0  # the first start on a machine reads gigabytes from a cold disk
 FLAGS = "--enable-lora --max-loras 2 --max-cpu-loras 4 --max-lora-rank 16 --max-model-len 1024 --dtype bfloat16"
+# For the routes of the plugin. The developer routes are open, so that the engine's worker can be asked as a witness.
+PLUGIN_FLAGS = (
+    "--enable-lora --max-loras 3 --max-cpu-loras 6 --max-lora-rank 128 --max-model-len 1024 --max-num-seqs 16 "
+    "--dtype float32 --enable-prefix-caching --enforce-eager --disable-uvicorn-access-log"
+)
+PLUGIN_ENV = MappingProxyType({"VLLM_PLUGINS": "tuneplex", "VLLM_SERVER_DEV_MODE": "1"})
 TOOLS = "--enable-auto-tool-choice --tool-call-parser hermes"
 TEMPLATE = Path(__file__).parents[1] / "e2e" / "chatml_with_tools.jinja"
 
