@@ -26,6 +26,7 @@ from tests.support.real_engine import RealEngine
 __all__ = [
     "LONG",
     "PREFIX",
+    "RANK",
     "Residency",
     "Stream",
     "replace_adapter",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 PREFIX = "/v1/tuneplex"
+RANK = 32
+"""Of the small random adapters: with a lower one, some of them happen to say the same."""
 PATIENCE_S = 60.0
 _WORDS = [
     "river",
@@ -226,7 +229,9 @@ class Residency:
         """The directory of the small random adapter of that name."""
         if name not in self._paths:
             # A seed that is the same in every process, so that the same name has the same weights everywhere.
-            self._paths[name] = write_adapter(self.engine.adapters / name, rank=8, seed=int.from_bytes(name.encode()))
+            self._paths[name] = write_adapter(
+                self.engine.adapters / name, rank=RANK, seed=int.from_bytes(name.encode())
+            )
         return self._paths[name]
 
     def clear(self) -> None:
