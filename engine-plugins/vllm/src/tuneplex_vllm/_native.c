@@ -408,12 +408,12 @@ static PyObject *add(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Why this CPU, or this kernel of Linux, cannot run `add`; NULL if it can. */
+/* Why this CPU, or this kernel of Linux, cannot run `add`; NULL if it can. A process may use tiles once it has asked. */
 static const char *why_not(void) {
     unsigned a, b, c, d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return "this CPU has no AMX";
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1)) return "this CPU has no AVX512-BF16";
-    /* ARCH_REQ_XCOMP_PERM for tile data: asking again is harmless. */
+    /* ARCH_REQ_XCOMP_PERM for tile data. */
     if (syscall(SYS_arch_prctl, 0x1023, 18) != 0) return "the operating system does not allow AMX";
     return NULL;
 }
@@ -438,9 +438,10 @@ static PyObject *add(PyObject *module, PyObject *args) {
 
 #endif
 
+static const char *reason;
+
 static PyObject *obstacle(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
-    const char *reason = why_not();
     return PyUnicode_FromString(reason ? reason : "");
 }
 
@@ -459,5 +460,6 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 
 
 PyMODINIT_FUNC PyInit__native(void) {
     find_openmp();
+    reason = why_not();
     return PyModule_Create(&definition);
 }
