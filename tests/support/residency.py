@@ -58,8 +58,8 @@ _WORDS = [
     "cold",
     "eleven",
 ]
-LONG = " ".join(random.Random(0).choices(_WORDS, k=450))  # noqa: S311 - a prompt is no secret
-"""Longer than three of the blocks of 128 tokens in which vLLM's CPU build keeps its prefix cache; nothing repeats."""
+LONG = " ".join(random.Random(0).choices(_WORDS, k=300))  # noqa: S311 - a prompt is no secret
+"""Longer than two of the blocks of 128 tokens in which vLLM's CPU build keeps its prefix cache; nothing repeats."""
 
 _SHAPES = {
     "self_attn.q_proj": (576, 576),
@@ -164,6 +164,12 @@ class Stream:
             pass
         assert self.error is None, self.error
         return self.text
+
+    def goes_on_with(self, words: str) -> bool:
+        """Read until that much has come, however long it would go on; whether these are the words so far."""
+        while len(self.text) < len(words) and self.one():
+            pass
+        return self.error is None and self.text.startswith(words)
 
     def _take(self, chunk: dict[str, Any]) -> None:
         self.error = chunk.get("error")
