@@ -73,7 +73,8 @@ class Service:
     async def start(self) -> None:
         """Learn what was loaded before there were routes, and watch the engine's steps."""
         for request in self._models.lora_requests.values():
-            await self._learn(request)
+            place = get_adapter_absolute_path(request.lora_path)
+            self._learn(request, await asyncio.to_thread(digest_of, place) or "")
         stats.listen(self._instance, self._after_step)
 
     # The list.
@@ -158,7 +159,7 @@ class Service:
             place, digest = await self._find(path)
             current = self._models.lora_requests.get(name)
             if current is not None:
-                known = await self._learn(current)
+                known = self._loaded.get(current.lora_int_id) or self._learn(current, "")
                 if known == Loaded(path, digest):
                     return await self._wish("activate" if tier == "device" else "prefetch", current, lenient=True)
                 if not replace_it:
@@ -197,14 +198,10 @@ class Service:
             raise RefusedError(HTTPStatus.NOT_FOUND, "adapter_not_found", f"No adapter found at {path}.", "path")
         return place, digest
 
-    async def _learn(self, request: LoRARequest) -> Loaded:
-        """Where an adapter came from; also of one that was not loaded here, whose content is then what is there."""
-        known = self._loaded.get(request.lora_int_id)
-        if known is None:
-            path = request.lora_path
-            digest = await asyncio.to_thread(lambda: digest_of(get_adapter_absolute_path(path)))
-            known = self._loaded[request.lora_int_id] = Loaded(path, digest or "")
-            self._paths.of(request.lora_name, path, known.digest)
+    def _learn(self, request: LoRARequest, digest: str) -> Loaded:
+        """Note where an adapter came from that was not loaded here; without a digest its content is not known."""
+        known = self._loaded[request.lora_int_id] = Loaded(request.lora_path, digest)
+        self._paths.of(request.lora_name, request.lora_path, digest)
         return known
 
     # Moving.
@@ -332,7 +329,8 @@ class Service:
                 _log.error("The adapter '%s' is unloaded: its weights cannot be read any more.", name)
                 del self._models.lora_requests[name]
                 self._later(self.let_go(request))
-        self._later(self._engine.abort([*ended], internal=True))
+        if ended:
+            self._later(self._engine.abort([*ended], internal=True))
 
     # Sleep and drain.
 
