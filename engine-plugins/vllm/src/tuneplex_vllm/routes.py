@@ -33,10 +33,13 @@ class Endpoints:
     required_tasks = None
 
     def attach_router(self, app: FastAPI) -> None:
-        """Add the routes."""
+        """Add the routes, before vLLM's: each request is compared with one route after the other."""
+        routes = app.router.routes
+        others = len(routes)
         app.add_api_route(f"{PREFIX}/adapters", adapters, methods=["GET"])
         for path, handler in _POSTS.items():
             app.add_api_route(f"{PREFIX}/{path}", handler, methods=["POST"])
+        routes[:] = [*routes[others:], *routes[:others]]
         if envs.VLLM_ALLOW_RUNTIME_LORA_UPDATING and is_known(vllm.__version__):
             from tuneplex_vllm import own_routes  # noqa: PLC0415 - it needs a vLLM that is known
 

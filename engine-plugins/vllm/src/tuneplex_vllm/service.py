@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import math
 import time
@@ -73,9 +74,10 @@ class Service:
     async def start(self) -> None:
         """Learn what was loaded before there were routes, and watch the engine's steps."""
         for request in self._models.lora_requests.values():
-            place = get_adapter_absolute_path(request.lora_path)
-            self._learn(request, await asyncio.to_thread(digest_of, place) or "")
+            digest = await asyncio.to_thread(digest_of, get_adapter_absolute_path(request.lora_path))
+            self._learn(request, digest or "")
         stats.listen(self._instance, self._after_step)
+        atexit.register(self._reader.forget)
 
     # The list.
 

@@ -269,6 +269,11 @@ class Reader:
                 break
         return self._last
 
+    def forget(self) -> None:
+        """Remove the file: for the end of an engine whose worker may have no time to do so."""
+        if self._map is not None:
+            self._path.unlink(missing_ok=True)
+
     def failures(self) -> int:
         """`State.failures` alone, at the cost of one look."""
         view = self._opened()
