@@ -117,7 +117,7 @@ def rounds_in(file: Path) -> list[tuple[int, int]]:
     return [(piece["session"], piece["round"]) for piece in pieces]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.full)])
 def test_interrupted_run_goes_on(command: list[str], tmp_path: Path, number: signal.Signals) -> None:
     """A run that is interrupted or killed leaves no engine behind, and the next one adds the missing rounds."""
     file = tmp_path / "run.json"
