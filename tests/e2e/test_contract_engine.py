@@ -1,10 +1,14 @@
-"""FakeEngine and the real vLLM keep the same contract, so that the fake cannot drift from what it stands for."""
+"""FakeEngine and the real vLLM keep the same contract, so that the fake cannot drift from what it stands for.
+
+Both come in two kinds: without the plugin, and with it.
+"""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.background import background
-from tests.support.contract import CASES, CHAT, Case, answer, prepare, recorded
+from tests.support.contract import CASES, CHAT, PLUGIN_CASES, PREFIX, Case, answer, prepare, recorded, write_adapters
 from tests.support.real_engine import RealEngine
 from tuneplex.testing import FakeEngine, Script
 
@@ -55,6 +59,25 @@ class Peer:
         samples = (sample for family in families for sample in family.samples if sample.name == name)
         return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
+    def post(self, route: str, **body: object) -> httpx2.Response:
+        """Call one of the plugin's routes."""
+        return self.client.post(f"{PREFIX}/{route}", json=body)
+
+    def done(self, route: str, **body: object) -> Any:  # noqa: ANN401 - JSON
+        """Call a route that must succeed; its answer."""
+        reply = self.post(route, **body)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    def refused(self, route: str, **body: object) -> tuple[int, str]:
+        """Call a route that must refuse; status and code."""
+        reply = self.post(route, **body)
+        return reply.status_code, reply.json()["error"]["code"]
+
+    def entries(self) -> dict[str, Any]:
+        """The plugin's list of adapters, by name."""
+        return {entry["name"]: entry for entry in self.client.get(f"{PREFIX}/adapters").json()["adapters"]}
+
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something holds."""
         deadline = time.monotonic() + PATIENCE_S
@@ -78,11 +101,43 @@ def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             yield Peer(client, engine.adapters)
         return
     slow = Script(between_chunks_s=0.002)
-    fake = FakeEngine(api_key="k", tool_parser=True, default=slow, max_loras=2, max_lora_rank=16, max_model_len=1024)
+    fake = FakeEngine(
+        api_key="k", plugin=False, tool_parser=True, default=slow, max_loras=2, max_lora_rank=16, max_model_len=1024
+    )
     with background(fake), httpx2.Client(base_url=fake.url, headers={"authorization": "Bearer k"}) as client:
         adapters = tmp_path_factory.mktemp("adapters")
         prepare(client, adapters)
         yield Peer(client, adapters)
+
+
+@pytest.fixture(scope="module", params=["fake", pytest.param("real", marks=pytest.mark.engine)])
+def plugin_peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """The fake, and the real one, each with the plugin and without adapters."""
+    adapters = tmp_path_factory.mktemp("adapters")
+    write_adapters(adapters)
+    if request.param == "real":
+        engine: RealEngine = request.getfixturevalue("plugin_engine")
+        with engine.client() as client:
+            yield Peer(client, adapters)
+        return
+    slow = Script(between_chunks_s=0.002)
+    fake = FakeEngine(
+        api_key="k", tool_parser=True, default=slow, max_loras=3, max_cpu_loras=6, max_lora_rank=128, max_model_len=1024
+    )
+    with background(fake), httpx2.Client(base_url=fake.url, headers={"authorization": "Bearer k"}) as client:
+        yield Peer(client, adapters)
+
+
+@pytest.fixture
+def loaded(plugin_peer: Peer) -> Iterator[Peer]:
+    """The peer with four adapters for three slots; it is left without any."""
+    names = ("ada", "bob", "cyd", "dee")
+    for name in names:
+        plugin_peer.done("load", name=name, path=str(plugin_peer.adapters / name))
+    yield plugin_peer
+    for name in names:
+        plugin_peer.post("unload", name=name)
+    assert plugin_peer.entries() == {}
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +152,15 @@ def test_answers_keep_the_contract(peer: Peer, record: dict[str, Any], case: Cas
     assert answer(peer.client, case, peer.adapters) == record[case.name]
 
 
+@pytest.mark.parametrize("case", PLUGIN_CASES, ids=lambda case: case.name)
+def test_answers_of_the_plugin_keep_the_contract(plugin_peer: Peer, record: dict[str, Any], case: Case) -> None:
+    """Status, headers, fields, types and words of every answer of the plugin are those that are written down."""
+    assert answer(plugin_peer.client, case, plugin_peer.adapters) == record[case.name]
+
+
 def test_the_contract_has_no_dead_letters(record: dict[str, Any]) -> None:
     """Every recorded answer belongs to a case."""
-    assert record.keys() == {case.name for case in CASES}
+    assert record.keys() == {case.name for case in (*CASES, *PLUGIN_CASES)}
 
 
 def test_metrics_have_the_names_and_labels_that_are_read(peer: Peer) -> None:
@@ -176,3 +237,114 @@ def test_greedy_replies_repeat_and_adapters_differ(peer: Peer) -> None:
     texts = [said(model) for model in ("base", "ada", "bob")]
     assert len(set(texts)) == 3
     assert [said("base"), said("ada")] == texts[:2]
+
+
+def test_every_route_of_the_plugin_asks_for_the_key(plugin_peer: Peer) -> None:
+    """Without a key, or with a wrong one, each of them answers 401 and does nothing."""
+    posts = ("load", "prefetch", "activate", "pin", "unpin", "unload", "sleep", "wake", "drain", "resume")
+    routes = [("GET", "adapters"), *(("POST", route) for route in posts)]
+    body = {"name": "ada", "path": str(plugin_peer.adapters / "ada")}
+    for key in ("", "Bearer no"):
+        headers = {"authorization": key}
+        replies = [
+            plugin_peer.client.request(method, f"{PREFIX}/{route}", headers=headers, json=body)
+            for method, route in routes
+        ]
+        assert {reply.status_code for reply in replies} == {401}
+    assert plugin_peer.entries() == {}
+
+
+def test_a_request_brings_its_adapter_into_a_slot(loaded: Peer) -> None:
+    """The least recently used adapter makes room for the one that a request needs, and the list tells both."""
+    before = loaded.entries()
+    assert {name: entry["tier"] for name, entry in before.items()} == {
+        "ada": "host",
+        "bob": "device",
+        "cyd": "device",
+        "dee": "device",
+    }
+    body = {"model": "ada", "prompt": "The river runs", "max_tokens": 2, "ignore_eos": True}
+    began = time.time()
+    assert loaded.client.post("/v1/completions", json=body).is_success
+    loaded.until(lambda: loaded.entries()["ada"]["running"] == 0)
+    after = loaded.entries()
+    assert (after["ada"]["tier"], after["ada"]["slot"]) == ("device", before["bob"]["slot"])
+    assert (after["bob"]["tier"], after["bob"]["slot"]) == ("host", None)
+    assert began - 1 < after["ada"]["last_used"] < time.time() + 1
+
+
+def test_who_is_in_use_is_not_unloaded(loaded: Peer) -> None:
+    """While a reply is under way, unloading is refused or runs out of time, as asked, and the adapter stays."""
+    with loaded.long_stream("dee"):
+        loaded.until(lambda: loaded.entries()["dee"]["running"] == 1)
+        assert loaded.refused("unload", name="dee", running="refuse") == (409, "adapter_busy")
+        assert loaded.refused("unload", name="dee", timeout_s=0.1) == (504, "unload_timeout")
+        assert loaded.entries()["dee"]["tier"] == "device"
+    assert loaded.done("unload", name="dee") == {"name": "dee", "unloaded": True}
+    assert "dee" not in loaded.entries()
+
+
+def test_unloading_waits_for_the_last_request(loaded: Peer) -> None:
+    """An adapter goes when its running reply is complete, not before."""
+    body = {"model": "dee", "prompt": "The river runs", "max_tokens": 40, "ignore_eos": True}
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(loaded.client.post, "/v1/completions", json=body)
+        loaded.until(lambda: loaded.entries()["dee"]["running"] == 1)
+        loaded.done("unload", name="dee")
+        assert asked.result().json()["usage"]["completion_tokens"] == 40
+    assert "dee" not in loaded.entries()
+
+
+def test_who_waits_is_counted(loaded: Peer) -> None:
+    """With three slots in use, a fourth adapter's request waits, and the list tells whose it is."""
+    with ExitStack() as streams:
+        for name in ("ada", "bob", "cyd", "dee"):
+            streams.enter_context(loaded.long_stream(name))
+            loaded.until(lambda name=name: loaded.entries()[name]["running"] + loaded.entries()[name]["waiting"] == 1)  # type: ignore[misc]
+        loaded.until(lambda: sum(entry["running"] for entry in loaded.entries().values()) == 3)
+        (waiting,) = (entry for entry in loaded.entries().values() if entry["waiting"])
+        assert (waiting["name"], waiting["tier"]) == ("dee", "host")
+    loaded.until(lambda: not any(entry["running"] + entry["waiting"] for entry in loaded.entries().values()))
+
+
+def test_pins_yield_to_running_requests_and_come_back(loaded: Peer) -> None:
+    """When running requests need all slots, a pinned adapter lends its own, and has it back at a later step."""
+    for name in ("cyd", "dee"):
+        loaded.done("pin", name=name)
+    loaded.done("load", name="eve", path=str(loaded.adapters / "eve"), tier="host")
+    with ExitStack() as streams:
+        for name in ("ada", "bob", "eve"):
+            streams.enter_context(loaded.long_stream(name))
+        loaded.until(lambda: sum(entry["running"] for entry in loaded.entries().values()) == 3)
+        entries = loaded.entries()
+        assert {name for name, entry in entries.items() if entry["tier"] == "device"} == {"ada", "bob", "eve"}
+        assert {name for name, entry in entries.items() if entry["pinned"]} == {"cyd", "dee"}
+    loaded.until(lambda: loaded.metric("vllm:num_requests_running") == 0)
+    body = {"prompt": "The river runs", "max_tokens": 4, "ignore_eos": True}
+    assert loaded.client.post("/v1/completions", json=body).is_success
+    loaded.until(lambda: all(loaded.entries()[name]["tier"] == "device" for name in ("cyd", "dee")))
+    loaded.done("unload", name="eve")
+
+
+def test_a_drained_engine_holds_what_comes(loaded: Peer) -> None:
+    """A drain lets running replies end; what comes then waits, and is answered after resume."""
+    body = {"model": "dee", "prompt": "The river runs", "max_tokens": 2, "ignore_eos": True}
+    with ThreadPoolExecutor(1) as pool:
+        loaded.done("drain")
+        late = pool.submit(loaded.client.post, "/v1/completions", json=body)
+        with pytest.raises(TimeoutError):
+            late.result(0.3)
+        loaded.done("resume")
+        assert late.result().is_success
+
+
+def test_the_plugins_metrics_follow_its_list(loaded: Peer) -> None:
+    """Slots, tiers and activations on the page are those of the list."""
+    loaded.until(lambda: loaded.metric("tuneplex:adapter_slots_used") == 3)
+    assert loaded.metric("tuneplex:adapter_slots") == 3
+    tiers = {tier: loaded.metric("tuneplex:adapters", tier=tier) for tier in ("device", "host", "disk")}
+    assert tiers == {"device": 3, "host": 1, "disk": 0}
+    told = loaded.client.get(f"{PREFIX}/adapters").json()["activations"]
+    assert loaded.metric("tuneplex:adapter_activation_seconds_count") == told["count"] >= 4
+    assert loaded.metric("tuneplex:adapter_activation_seconds_sum") == pytest.approx(told["seconds"])
+    assert loaded.metric("tuneplex:adapter_activation_bytes_total") == told["bytes"] > 0

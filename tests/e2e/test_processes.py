@@ -7,11 +7,12 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.fleets import Fleet, one_pool, session
 from tests.support.lora import write_adapter
 from tests.support.outside import Sentry, strace_command, traced_addresses
-from tuneplex.types import AdapterVersion, ReplicaState
+from tuneplex.types import AdapterVersion, ReplicaState, Status, Tier
 
 pytestmark = pytest.mark.engine
 
@@ -65,6 +66,28 @@ def test_the_fleet_comes_up_and_calls_nobody(fleet: Fleet, trace: Path) -> None:
     assert sentry.looks > 20
     assert sentry.seen == set()
     assert not trace.exists() or traced_addresses(trace) == set()
+
+
+def test_an_adapter_that_leaves_the_fleet_leaves_the_engine(fleet: Fleet) -> None:
+    """The status tells in which slot the adapter is; taken out of the fleet, it is in no slot and in no memory."""
+    spec = fleet.spec
+    (replica,) = fleet.until(lambda status: status.replicas[0].residency).replicas
+    assert replica.residency is not None
+    assert [(one.tier, one.slot, one.rank) for one in replica.residency.adapters] == [(Tier.DEVICE, 0, 8)]
+    assert replica.notice == ""
+    fleet.apply(replace(spec, adapters=()))
+    status = fleet.until(lambda status: not _resident(status))
+    told = status.replicas[0].residency
+    assert told is not None
+    assert (told.slots, told.slots_used, told.host_used) == (1, 0, 0)
+    fleet.apply(spec)
+    fleet.ready()
+    assert fleet.ask() != fleet.ask("ada")
+
+
+def _resident(status: Status) -> bool:
+    told = status.replicas[0].residency
+    return told is None or bool(told.adapters)
 
 
 def test_control_is_killed(fleet: Fleet) -> None:

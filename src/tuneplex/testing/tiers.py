@@ -111,6 +111,7 @@ class Tiers:
             spare = [one for one in self._host if one not in needed and one not in self._pinned]
             for victim in sorted(spare, key=self._device.__contains__)[: max(0, excess)]:
                 self._evict(victim)
+            self._forget(adapter.id)
         self._host.pop(adapter.id, None)
         self._host[adapter.id] = adapter
 
@@ -163,12 +164,16 @@ class Tiers:
         """Know nothing of it any more."""
         self.unpin(adapter)
         self._evict(adapter.id)
-        self._used_at.pop(adapter.id, None)
-        self._took_s.pop(adapter.id, None)
+        self._forget(adapter.id)
 
     def _evict(self, adapter: int) -> None:
         self._host.pop(adapter, None)
         self._device.pop(adapter, None)
+
+    def _forget(self, adapter: int) -> None:
+        """What was told of it before it was last read from the disk."""
+        self._used_at.pop(adapter, None)
+        self._took_s.pop(adapter, None)
 
     def _free_slot(self, needed: Collection[int], *, pins_yield: bool) -> int | None:
         taken = self._device.values()
