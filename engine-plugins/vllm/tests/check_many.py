@@ -177,6 +177,12 @@ def run_examples(bench: Bench, examples: int, *, fixed: bool) -> None:
     check()
 
 
+def run_growing(bench: Bench) -> None:
+    """Requests that all fit when they start, and all need one more KV block a few tokens later."""
+    requests = {f"adapter {rank}": bench.make({"r": rank, "target_modules": ALL_LINEAR}) for rank in (5, 64)}
+    bench.compare([Job(name, tokens(seed, 61), new=6) for seed in range(4) for name in (*requests, None)], requests)
+
+
 def run_ranks(bench: Bench, last: int) -> None:
     """An adapter of all linear modules for every rank, eight in a batch."""
     for first in range(1, last + 1, 8):
@@ -203,6 +209,7 @@ def main(base_dir: str, profile: str, examples: int, *, fixed: bool) -> dict[str
         if profile == "ranks":
             run_ranks(bench, examples)
         else:
+            run_growing(bench)
             run_examples(bench, examples, fixed=fixed)
         return bench.result()
 
