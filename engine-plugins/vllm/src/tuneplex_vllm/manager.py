@@ -434,7 +434,7 @@ class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
         self.slots.add_adapter(lora)
 
     def _load_adapter(self, lora_request: LoRARequest) -> Any:  # noqa: ANN401 - vLLM's own
-        files = fingerprint(get_adapter_absolute_path(lora_request.lora_path))
+        files = fingerprint(lora_request.lora_path)
         if files != self._files.get(lora_request.lora_int_id, files):
             raise ChangedError(
                 f"The files of the adapter '{lora_request.lora_name}' in {lora_request.lora_path} have changed since "
@@ -489,12 +489,12 @@ def own_tensors(lora: Any) -> None:  # noqa: ANN401 - vLLM's own
                 setattr(weights, name, value.clone())
 
 
-def fingerprint(directory: str) -> tuple[tuple[str, int, int, int], ...]:
-    """Name, size, time of change and inode of each file of an adapter; empty when there is no such directory."""
+def fingerprint(path: str) -> tuple[tuple[str, int, int, int], ...]:
+    """Name, size, time of change and inode of each file of an adapter; empty when there is none."""
     try:
-        files = sorted(path for path in Path(directory).iterdir() if path.name.startswith("adapter_"))
-        stats = [(path.name, path.stat()) for path in files]
-    except OSError:
+        files = sorted(Path(get_adapter_absolute_path(path)).glob("adapter_*"))
+        stats = [(file.name, file.stat()) for file in files]
+    except (OSError, ValueError):  # also of a hub that is out of reach; vLLM, which asks next, has words for it
         return ()
     return tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats)
 

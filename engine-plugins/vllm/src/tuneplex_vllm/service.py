@@ -74,7 +74,7 @@ class Service:
     async def start(self) -> None:
         """Learn what was loaded before there were routes, and watch the engine's steps."""
         for request in self._models.lora_requests.values():
-            digest = await asyncio.to_thread(digest_of, get_adapter_absolute_path(request.lora_path))
+            _, digest = await asyncio.to_thread(_look, request.lora_path)
             self._learn(request, digest or "")
         stats.listen(self._instance, self._after_step)
         atexit.register(self._reader.forget)
@@ -194,8 +194,7 @@ class Service:
 
     async def _find(self, path: str) -> tuple[str, str]:
         """Where the engine shall read an adapter, and the SHA-256 of what is there."""
-        place = await asyncio.to_thread(_place_of, path)
-        digest = await asyncio.to_thread(digest_of, get_adapter_absolute_path(place))
+        place, digest = await asyncio.to_thread(_look, path)
         if digest is None:
             raise RefusedError(HTTPStatus.NOT_FOUND, "adapter_not_found", f"No adapter found at {path}.", "path")
         return place, digest
@@ -379,10 +378,14 @@ class Service:
         return {"resumed": True}
 
 
-def _place_of(path: str) -> str:
-    """A directory of this machine as it was named; for a name on a hub, where that was fetched to."""
+def _look(path: str) -> tuple[str, str | None]:
+    """A directory of this machine as it was named, or where a name on a hub was fetched to; and the digest, if any."""
     here = Path(path).expanduser().is_dir()
-    return path if here else str(get_adapter_absolute_path(path))
+    try:
+        directory = get_adapter_absolute_path(path)
+    except (OSError, ValueError):  # a hub that is out of reach, or has no such name
+        return path, None
+    return path if here else directory, digest_of(directory)
 
 
 def _by_id(state: State | None) -> dict[int, Row] | None:
