@@ -24,6 +24,7 @@ CHECKS = {
     "a_snapshot_survives_torn_writes",
     "a_snapshot_is_whole_under_fire",
     "the_dead_leave_nothing",
+    "warming_up_leaves_nothing",
     "content_is_told_by_its_digest",
     "each_content_has_a_path",
     "unknown_versions_get_what_is_public",

@@ -403,6 +403,26 @@ def the_dead_leave_nothing() -> bool:
         return told and second and stays and not any(directory.iterdir())
 
 
+def warming_up_leaves_nothing() -> bool:
+    """What vLLM loads for its warm-up is not counted, and is not told any more once it is gone."""
+    worker = Worker(slots=2, host=2)
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / f"tuneplex-vllm-{os.geteuid()}-warm"
+        worker.writer = Writer(path, 4)
+        for number in (1, 2):
+            worker.slots.add_adapter(adapter(number))
+        worker.step(1, 2)
+        reader = Reader(path)
+        during = reader.read()
+        worker.remove_all_adapters()
+        after = reader.read()
+        worker.step(1)
+        again = reader.read()
+    if during is None or after is None or again is None:
+        return False
+    return len(during.rows) == 2 and during.activations == 0 and not after.rows and again.activations == 1
+
+
 def content_is_told_by_its_digest() -> bool:
     """The digest follows the files' contents, not their times."""
     with tempfile.TemporaryDirectory() as name:
@@ -482,6 +502,7 @@ if __name__ == "__main__":
         a_snapshot_survives_torn_writes,
         a_snapshot_is_whole_under_fire,
         the_dead_leave_nothing,
+        warming_up_leaves_nothing,
         content_is_told_by_its_digest,
         each_content_has_a_path,
         unknown_versions_get_what_is_public,

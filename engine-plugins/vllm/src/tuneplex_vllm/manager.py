@@ -391,6 +391,11 @@ class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
         with self.wish(()):
             return bool(super().remove_adapter(adapter_id))
 
+    def remove_all_adapters(self) -> None:
+        """Forget every adapter, as vLLM does after its warm-up and when the base's weights are replaced."""
+        with self.wish(()):
+            super().remove_all_adapters()
+
     def pin_adapter(self, adapter_id: int) -> bool:
         """Keep an adapter in its slot."""
         with self.wish(()):
