@@ -1,10 +1,10 @@
 """A script for the engine's Python: the wrapper's products against a row-by-row float64 reference. Prints JSON.
 
-`PYTHON check_products.py [EXAMPLES] [--random] [--plain]`. Hypothesis makes up the shapes: the largest rank and each
-slot's own, merged modules with parts that an adapter leaves out, float32 and bfloat16, batches of up to 300 rows in any
-order, and slots that get other weights between steps. The stacks are what vLLM's LoRA layers hold (padded to the
-largest rank), and the wrapper is driven as a step of the engine drives it. Without `--random` every run makes the same
-examples up; with `--plain` the native kernel is left out, as if there had been no C compiler.
+`PYTHON check_products.py [EXAMPLES] [--random]`. Hypothesis makes up the shapes: the largest rank and each slot's own,
+merged modules with parts that an adapter leaves out, float32 and bfloat16, batches of up to 300 rows in any order, and
+slots that get other weights between steps. The stacks are what vLLM's LoRA layers hold (padded to the largest rank),
+and the wrapper is driven as a step of the engine drives it. All runs twice: with the native kernel, and without it, as
+if there had been no C compiler. Without `--random` the examples are the same every time.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 from vllm.lora.layers import LoRAMapping
-
-if "--plain" in sys.argv:
-    sys.modules["tuneplex_vllm._native"] = None  # type: ignore[assignment] # importing it fails from now on
 
 from tuneplex_vllm import tiles
 from tuneplex_vllm.wrapper import RankExactWrapper
@@ -305,11 +303,18 @@ def main(examples: int, *, fixed: bool) -> dict[str, Any]:
     def check(data: st.DataObject) -> None:
         found.extend(run(data))
 
-    torch.set_num_threads(1)  # several spin at their barriers when the machine is busy
     check()
     return {"worst": max(found), "steps": len(found), "without tiles": tiles.obstacle(torch.bfloat16, 1)}
 
 
+def both(examples: int, *, fixed: bool) -> dict[str, Any]:
+    """With the native kernel, and without."""
+    torch.set_num_threads(1)  # several spin at their barriers when the machine is busy
+    native = main(examples, fixed=fixed)
+    with mock.patch.object(tiles, "_native", None):
+        return {"native": native, "pytorch": main(examples, fixed=fixed)}
+
+
 if __name__ == "__main__":
     numbers = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
-    print("RESULT " + json.dumps(main(*numbers or [60], fixed="--random" not in sys.argv)))
+    print("RESULT " + json.dumps(both(*numbers or [60], fixed="--random" not in sys.argv)))

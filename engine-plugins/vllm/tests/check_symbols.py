@@ -1,13 +1,15 @@
 """A script for the engine's Python: whether the installed vLLM has what the plugin touches. Prints JSON.
 
-`PYTHON check_symbols.py SOURCE [without|renamed NAME ...]`. SOURCE is the directory of the plugin's modules. The second
-form takes each name away in turn (`without`), or puts a function with another parameter in its place (`renamed`), to
-show that this is noticed and named.
+`PYTHON check_symbols.py SOURCE [--without NAME ...] [--renamed NAME ...]`. SOURCE is the directory of the plugin's
+modules. To show that a change is noticed and named, each of the further names is taken away in turn, or a function with
+another parameter is put in its place, and the same is looked for again.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
+import functools
 import importlib
 import inspect
 import json
@@ -66,10 +68,11 @@ def has(owner: Any, name: str) -> bool:  # noqa: ANN401 - modules and classes
     return any(name in names_of(kind) for kind in owner.__mro__ if kind.__module__.startswith("vllm"))
 
 
-def names_of(kind: type) -> set[str]:
+@functools.cache
+def names_of(kind: type) -> frozenset[str]:
     """What a class declares, and what its methods set on `self`."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
-    return set(getattr(kind, "__annotations__", ())) | {
+    return frozenset(getattr(kind, "__annotations__", ())) | {
         node.attr
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value)
@@ -235,16 +238,16 @@ def also_known_as(owner: str) -> list[str]:
     return [*known, "vllm.platforms.interface:Platform"] if attribute == "current_platform" else known
 
 
-def spoiled(how: str, name: str) -> list[str]:
+def spoiled(name: str, *, taken_away: bool) -> list[str]:
     """What is found wrong when a symbol is taken away, or has other parameters."""
     module, _, path = name.partition(":")
     owner_path, _, attribute = path.rpartition(".")
     owner = resolve(f"{module}:{owner_path}" if owner_path else module)
     owner = next(kind for kind in getattr(owner, "__mro__", (owner,)) if attribute in vars(kind))
     with mock.patch.object(owner, attribute, stranger):
-        if how == "without":
+        if taken_away:
             delattr(owner, attribute)
-        return [fault for symbol in SYMBOLS for fault in faults(symbol)]
+        return all_faults()
 
 
 def stranger(_self: object, anything_else: object) -> object:
@@ -252,16 +255,26 @@ def stranger(_self: object, anything_else: object) -> object:
     return anything_else
 
 
-def main(directory: str, how: str = "", *names: str) -> dict[str, Any]:
-    """Look for all symbols, and for what is not listed; or for what is noticed of changes."""
-    if how:
-        return {name: spoiled(how, name) for name in names}
+def all_faults() -> list[str]:
+    """What is wrong with any symbol."""
+    return [fault for symbol in SYMBOLS for fault in faults(symbol)]
+
+
+def main(arguments: list[str]) -> dict[str, Any]:
+    """Look for all symbols, for what is not listed, and for what is noticed of changes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("source", type=Path)
+    parser.add_argument("--without", nargs="*", default=[])
+    parser.add_argument("--renamed", nargs="*", default=[])
+    given = parser.parse_args(arguments)
     return {
-        "faults": [fault for symbol in SYMBOLS for fault in faults(symbol)],
-        "unlisted": unlisted(Source(Path(directory))),
+        "faults": all_faults(),
+        "unlisted": unlisted(Source(given.source)),
         "symbols": len(SYMBOLS),
+        "without": {name: spoiled(name, taken_away=True) for name in given.without},
+        "renamed": {name: spoiled(name, taken_away=False) for name in given.renamed},
     }
 
 
 if __name__ == "__main__":
-    print("RESULT " + json.dumps(main(*sys.argv[1:])))
+    print("RESULT " + json.dumps(main(sys.argv[1:])))

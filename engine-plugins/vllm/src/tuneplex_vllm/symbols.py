@@ -147,6 +147,7 @@ _MANAGERS = (
     Symbol(f"{_WORKER}.create_lora_manager", parameters=("model", "vllm_config")),
     Symbol(f"{_WORKER}.pin_adapter", parameters=("adapter_id",)),
     Symbol(f"{_WORKER}.remove_adapter", parameters=("adapter_id",)),
+    Symbol(f"{_WORKER}.remove_all_adapters", parameters=()),
     Symbol(f"{_WORKER}.set_active_adapters", parameters=("requests", "mapping")),
 )
 
