@@ -37,7 +37,7 @@ from vllm.lora.request import LoRARequest
 
 LAYERS = 3
 MAX_RANK = 128
-TOLERANCE = 1e-4
+TOLERANCE, ROUGHLY = 1e-4, 0.03
 PROFILES: dict[str, dict[str, Any]] = {
     # Prompts come in pieces of a step's budget, and many of them out of the prefix cache; few slots, few copies.
     "chunked": {"max_num_batched_tokens": 32, "max_num_seqs": 8, "max_loras": 3, "max_cpu_loras": 4},
@@ -47,6 +47,9 @@ PROFILES: dict[str, dict[str, Any]] = {
     "wide": {"max_num_batched_tokens": 2048, "max_num_seqs": 32, "max_loras": 8, "max_cpu_loras": 8},
 }
 PROFILES["ranks"] = PROFILES["wide"]
+# The native kernel computes bfloat16 only. The model itself is then exact to percents, and adapters move logits by
+# tens of them: this shows that each row gets its own adapter in every module, not how well it is rounded.
+PROFILES["bfloat16"] = PROFILES["chunked"] | {"dtype": "bfloat16"}
 Config = dict[str, Any]
 
 
@@ -56,12 +59,14 @@ class Bench:
 
     Attributes:
         directory: Where adapters are written.
+        tolerance: What a logit may be off, relative to the largest one of its position.
         adapters: How many were compared.
     """
 
     llm: Any
     judge: Judge
     directory: Path
+    tolerance: float = TOLERANCE
     adapters: int = 0
     _ids: Iterator[int] = field(default_factory=lambda: count(1))
 
@@ -83,7 +88,7 @@ class Bench:
             path = requests[name].lora_path if name else None
             self.adapters += name is not None
             self.judge.see(Path(path).name if path else "base", path, [out for job, out in done if job.name == name])
-        worst = {name: off for name, off in self.judge.worst.items() if off > TOLERANCE}
+        worst = {name: off for name, off in self.judge.worst.items() if off > self.tolerance}
         self.judge.worst = {"all": max(self.judge.worst.values())}
         if worst:
             raise AssertionError(f"differs from PEFT: {worst}")
@@ -196,7 +201,8 @@ def main(base_dir: str, profile: str, examples: int, *, fixed: bool) -> dict[str
     """Run a profile."""
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as scratch:
-        judge = Judge(cut(base_dir, Path(scratch) / "base"))
+        rough = profile == "bfloat16"
+        judge = Judge(cut(base_dir, Path(scratch) / "base"), moved=2 * ROUGHLY if rough else 1e-3)
         llm = start(
             Path(scratch) / "base",
             max_lora_rank=MAX_RANK,
@@ -205,7 +211,7 @@ def main(base_dir: str, profile: str, examples: int, *, fixed: bool) -> dict[str
             disable_log_stats=False,
             **PROFILES[profile],
         )
-        bench = Bench(llm, judge, Path(scratch))
+        bench = Bench(llm, judge, Path(scratch), ROUGHLY if rough else TOLERANCE)
         if profile == "ranks":
             run_ranks(bench, examples)
         else:

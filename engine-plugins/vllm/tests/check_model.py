@@ -51,8 +51,6 @@ RANDOM: dict[str, dict[str, Any]] = {
 }
 BOS = 1
 TOP = 20
-MOVED = 1e-3
-"""An adapter that moves no logit by this much, relative to the largest one, would prove nothing."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +100,14 @@ def save_random(base: Any, out: Path, config: dict[str, Any]) -> Any:  # noqa: A
 
 
 def start(base_dir: str | Path, **options: Any) -> Any:  # noqa: ANN401 - the same
-    """An engine in this process that reports logits, not probabilities."""
+    """An engine in this process that reports logits, not probabilities; in float32 unless another dtype is given."""
     return LLM(
         str(base_dir),
-        dtype="float32",
         enable_lora=True,
         max_model_len=256,
         logprobs_mode="raw_logits",
         distributed_executor_backend="uni",
-        **options,
+        **{"dtype": "float32"} | options,
     )
 
 
@@ -136,12 +133,14 @@ class Judge:
 
     Attributes:
         base: The base in float32, without an adapter.
+        moved: How much an adapter must move at least one logit, relative to the largest one, to prove anything.
         worst: For each adapter the largest difference of logits, relative to the largest logit of the position.
-        still: Adapters that made no difference to any position; they prove nothing.
+        still: Adapters that moved no logit that much.
         cached: Prompt tokens that came from the prefix cache.
     """
 
     base: Any
+    moved: float = 1e-3
     worst: dict[str, float] = field(default_factory=dict)
     still: set[str] = field(default_factory=set)
     cached: int = 0
@@ -157,7 +156,7 @@ class Judge:
         self.base = model.unload()
         self._compare(name, outputs, adapted)
         pairs = zip(plain, adapted, strict=True)
-        if max(float((one - other).abs().max() / one.abs().max()) for one, other in pairs) < MOVED:
+        if max(float((one - other).abs().max() / one.abs().max()) for one, other in pairs) < self.moved:
             self.still.add(name)
 
     def _compare(self, name: str, outputs: list[Any], expected: list[torch.Tensor]) -> None:

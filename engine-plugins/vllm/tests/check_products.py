@@ -280,12 +280,26 @@ def run(data: st.DataObject) -> Iterator[float]:
     batch = None
     for _ in range(data.draw(st.integers(1, 3), "steps")):
         for slot in sorted(data.draw(st.sets(st.integers(0, slots - 1)), "written")):
-            engine.write(slot, *data.draw(contents(max_rank), f"content of {slot}"))
+            content = data.draw(contents(max_rank), f"content of {slot}")
+            with torch.inference_mode(data.draw(st.booleans(), "within a step")):
+                engine.write(slot, *content)
         # vLLM tells the wrapper of a batch only when batch or slots are not the last step's.
         if batch is None or data.draw(st.booleans(), "another batch"):
             batch = data.draw(batches(slots), "batch")
             engine.wrapper.update_metadata(batch[0], list(range(1, slots + 1)), slots + 1, VOCABULARY)
         yield check_step(engine, batch[1], batch[2], scale)
+
+
+def written_in_and_between_steps(dtype: torch.dtype) -> Iterator[float]:
+    """Slots are filled within steps, in inference mode, and between them; what one way made the other must change."""
+    for first in (True, False):
+        engine = engine_of(16, 2, MODULES["small"], dtype)
+        mapping = LoRAMapping(index_mapping=(1, 2, 2), prompt_mapping=(1, 2), is_prefill=False)
+        engine.wrapper.update_metadata(mapping, [1, 2], 3, VOCABULARY)
+        for rank, mode in ((8, first), (16, not first), (3, first)):
+            with torch.inference_mode(mode):
+                engine.write(1, [rank], None)
+            yield check_step(engine, [0, 1, 1], [0, 1], 1.0)
 
 
 def main(examples: int, *, fixed: bool) -> dict[str, Any]:
@@ -303,6 +317,8 @@ def main(examples: int, *, fixed: bool) -> dict[str, Any]:
     def check(data: st.DataObject) -> None:
         found.extend(run(data))
 
+    for dtype in (torch.float32, torch.bfloat16):
+        found.extend(written_in_and_between_steps(dtype))
     check()
     return {"worst": max(found), "steps": len(found), "without tiles": tiles.obstacle(torch.bfloat16, 1)}
 

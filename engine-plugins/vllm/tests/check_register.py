@@ -46,7 +46,7 @@ def found(version: str, *, on_cpu: bool, in_child: bool = False) -> dict[str, An
     for name in ADDED:
         if hasattr(WorkerBase, name):
             delattr(WorkerBase, name)
-    lines = {call.args[0] % call.args[1:] for call in log.info.call_args_list}
+    lines = {call.args[0] % call.args[1:] for call in log.method_calls}
     return changed | {"lines": sorted(lines), "levels": sorted({call[0] for call in log.method_calls})}
 
 
