@@ -97,6 +97,7 @@ def slot_manager(slots: int, host: int) -> SlotManager:
         return SlotManager(
             None,
             vllm_config=SimpleNamespace(
+                model_config=SimpleNamespace(enforce_eager=False),
                 parallel_config=SimpleNamespace(pipeline_parallel_size=1),
                 lora_config=SimpleNamespace(max_loras=slots, max_cpu_loras=host, max_lora_rank=RANK),
             ),

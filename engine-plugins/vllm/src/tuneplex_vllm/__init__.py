@@ -58,4 +58,5 @@ def _wrapper(_platform: object) -> str:
 def _say(line: str) -> None:
     """Log a line once, not in every process of the engine."""
     if multiprocessing.parent_process() is None:
-        _log.info("%s", line)
+        # vLLM sets its log up after it has loaded plugins; until then a warning goes to stderr, and less is lost.
+        _log.warning("%s", line)

@@ -87,6 +87,8 @@ class SlotManager(LRUCacheLoRAModelManager):  # type: ignore[misc]
         self.yields, self.failures = 0, 0
         self.changed = True
         self.clock = Clock(self.device, self._activated)
+        if vllm_config.model_config.enforce_eager:
+            _shorten(self.modules.values())
         # Where a worker has only a part of the model, an adapter may have nothing for it.
         self._has_all_modules = vllm_config.parallel_config.pipeline_parallel_size == 1 and not self._use_ep
 
@@ -468,6 +470,17 @@ class WorkerManager(LRUCacheWorkerLoRAManager):  # type: ignore[misc]
             self.slots.changed = False
         else:
             self.writer.touch(used, time.time())
+
+
+def _shorten(layers: Iterable[Any]) -> None:
+    """Let Python find a LoRA layer's base layer at once.
+
+    vLLM's layers look it up eight times in each call, each time by way of their own `__getattr__`, which costs a step
+    of a small model 2 to 4 %. Compiled models do not look anything up, and are left alone.
+    """
+    for layer in layers:
+        if "base_layer" in layer._modules:  # noqa: SLF001 - torch's own place for it, which stays as it is
+            vars(layer)["base_layer"] = layer._modules["base_layer"]  # noqa: SLF001 - the same
 
 
 def tensors_of(weights: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - vLLM's own

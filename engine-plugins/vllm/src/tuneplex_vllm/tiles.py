@@ -48,7 +48,8 @@ class TileProducts:
 
     def __init__(self, inputs: int, outputs: int, slots: int, threads: int) -> None:
         self._inputs, self._outputs, self._threads = inputs, outputs, threads
-        self._addresses = torch.zeros(slots, dtype=torch.int64)
+        with torch.inference_mode(False):  # a slot is first filled within a step, and later also between steps
+            self._addresses = torch.zeros(slots, dtype=torch.int64)
         self._table = self._addresses.data_ptr()
         self._kept: dict[int, list[torch.Tensor]] = {}
 
