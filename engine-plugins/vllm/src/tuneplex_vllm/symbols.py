@@ -54,7 +54,7 @@ _COMMON = (
     Symbol("vllm.config:VllmConfig", attributes=("cache_config", "model_config")),
     Symbol("vllm.config:ParallelConfig", attributes=("pipeline_parallel_size", "rank")),
     Symbol("vllm.config:CacheConfig", attributes=("num_gpu_blocks", "block_size")),
-    Symbol("vllm.config:ModelConfig", attributes=("enable_sleep_mode",)),
+    Symbol("vllm.config:ModelConfig", attributes=("enable_sleep_mode", "enforce_eager")),
     Symbol("vllm.config:LoRAConfig", attributes=("max_lora_rank",)),
     Symbol(
         "vllm.lora.request:LoRARequest",
