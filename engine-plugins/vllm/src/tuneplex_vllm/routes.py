@@ -1,8 +1,8 @@
 """The routes under `/v1/tuneplex`.
 
 vLLM makes an `Endpoints` in the API server only where `VLLM_PLUGINS` names `tuneplex` (entry point group
-`vllm.endpoint_plugins`). Beside a vLLM that the plugin does not know, the routes do what every engine client can, and
-answer 501 to the rest.
+`vllm.endpoint_plugins`). Beside a vLLM that the plugin does not know, the routes tell the adapters' names, and answer 501
+to the rest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Endpoints:
 
 async def _service(engine: Any, models: Any) -> Any:  # noqa: ANN401 - vLLM's own, and one of two of ours
     if not is_known(vllm.__version__):
-        return PublicService(engine, models, vllm.__version__, KNOWN_VERSIONS)
+        return PublicService(models, vllm.__version__, KNOWN_VERSIONS)
     from tuneplex_vllm.metrics import Collector  # noqa: PLC0415 - these need the insides of a known version
     from tuneplex_vllm.service import Service  # noqa: PLC0415
 

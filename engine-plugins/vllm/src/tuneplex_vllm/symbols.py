@@ -179,7 +179,6 @@ _SERVER = (
     Symbol(f"{_CLIENT}.abort", parameters=("request_id", "internal")),
     Symbol(f"{_CLIENT}.collective_rpc", parameters=("method", "args")),
     Symbol(f"{_CLIENT}.pause_generation", parameters=("mode", "clear_cache")),
-    Symbol(f"{_CLIENT}.pin_lora", parameters=("lora_id",)),
     Symbol(f"{_CLIENT}.resume_generation", parameters=()),
     Symbol(f"{_CLIENT}.sleep", parameters=("level", "mode")),
     Symbol(f"{_CLIENT}.wake_up", parameters=()),

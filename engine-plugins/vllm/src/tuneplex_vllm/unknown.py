@@ -1,4 +1,7 @@
-"""What the routes can do beside a vLLM whose insides are not known: only what every engine client promises."""
+"""What the routes can do beside a vLLM whose insides are not known: tell the names.
+
+Pins are refused, too: stock vLLM ends when a request finds every slot pinned, and only our own managers prevent that.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,15 @@ __all__ = ["PublicService"]
 
 
 class PublicService:
-    """Lists names and pins; everything else is refused with 501.
+    """Lists names; everything else is refused with 501.
 
     Args:
-        engine: vLLM's engine client.
         models: vLLM's list of served models.
         version: vLLM's.
         tested: The versions beside which there is more.
     """
 
-    def __init__(self, engine: Any, models: Any, version: str, tested: Collection[str]) -> None:  # noqa: ANN401 - vLLM's
-        self._engine = engine
+    def __init__(self, models: Any, version: str, tested: Collection[str]) -> None:  # noqa: ANN401 - vLLM's own
         self._models = models
         self._version = version
         self._tested = ", ".join(sorted(tested))
@@ -40,19 +41,9 @@ class PublicService:
             "adapters": [self._entry(request) for request in self._models.lora_requests.values()],
         }
 
-    async def move(self, wish: str, name: str) -> dict[str, Any]:
-        """Pin an adapter; nothing else."""
-        if wish != "pin":
-            self._refuse(wish)
-        request = self._models.lora_requests.get(name)
-        if request is None:
-            words = f"The adapter '{name}' is not loaded."
-            raise RefusedError(HTTPStatus.NOT_FOUND, "adapter_not_found", words, "name")
-        try:
-            await self._engine.pin_lora(request.lora_int_id)
-        except Exception as error:
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "adapter_invalid", str(error), "name") from error
-        return self._entry(request) | {"pinned": True}
+    async def move(self, wish: str, _name: str) -> NoReturn:
+        """Not here."""
+        self._refuse(wish)
 
     async def load(self, *_arguments: object, **_options: object) -> NoReturn:
         """Not here."""
