@@ -1,8 +1,8 @@
 """The routes under `/v1/tuneplex`.
 
 vLLM makes an `Endpoints` in the API server only where `VLLM_PLUGINS` names `tuneplex` (entry point group
-`vllm.endpoint_plugins`). Beside a vLLM that the plugin does not know, the routes tell the adapters' names, and answer 501
-to the rest.
+`vllm.endpoint_plugins`). Beside a vLLM that the plugin does not know, the list tells the adapters' names, and the other
+routes answer 501.
 """
 
 from __future__ import annotations
