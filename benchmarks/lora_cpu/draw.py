@@ -21,6 +21,7 @@ from matplotlib import pyplot as plt  # type: ignore[import-not-found,unused-ign
 
 _WIDTH, _HEIGHT = 9.0, 4.2
 _COLUMNS = 3
+_TOP = 1.15  # at least
 _SPREAD = 0.6  # of the room that a category has
 
 
@@ -32,7 +33,7 @@ def main(out: Path, plot: dict[str, Any]) -> None:
         shift = _SPREAD * ((index + 0.5) / len(series) - 0.5)
         _points(axes, one, shift)
     axes.axhline(1.0, color="0.5", linewidth=0.8, zorder=0)
-    axes.set_ylim(0, 1.15)
+    axes.set_ylim(0, max(_TOP, *(1.05 * high for one in series for _, _, _, high in one["points"])))
     axes.set_xticks(range(len(plot["categories"])), plot["categories"])
     axes.set_ylabel(plot["ylabel"])
     axes.set_title(plot["title"], fontsize=10)

@@ -48,11 +48,15 @@ def plot(record: Record) -> Plot:
     clients = sorted({cell.clients for cell in record.plan.cells})
     found = [_series(record, engine, count, names, shade) for engine in _COLORS for shade, count in enumerate(clients)]
     return Plot(
-        title="Output tokens per second, 128 tokens in and 32 out (95 % intervals)",
+        title=f"Output tokens per second, 128 tokens in and 32 out ({_spread(record)})",
         ylabel="relative to an engine without LoRA",
         categories=tuple(WORKLOADS[name].short for name in names),
         series=tuple(series for series in found if series.points),
     )
+
+
+def _spread(record: Record) -> str:
+    return "medians, 95 % intervals" if record.rounds > 1 else "one round"
 
 
 def _series(record: Record, engine: str, clients: int, names: Sequence[str], shade: int) -> Series:
