@@ -31,7 +31,8 @@ from vllm.platforms import current_platform
 import tuneplex_vllm
 from tuneplex_vllm import decide, snapshot
 from tuneplex_vllm.bodies import Paths, RefusedError, counts_of, digest_of
-from tuneplex_vllm.manager import ChangedError, LastSlotError, MatchesNothingError, SlotManager, WorkerManager
+from tuneplex_vllm.manager import ChangedError, WorkerManager
+from tuneplex_vllm.slots import LastSlotError, MatchesNothingError, SlotManager
 from tuneplex_vllm.snapshot import Reader, Row, State, Writer
 from tuneplex_vllm.unknown import PublicService
 

@@ -16,7 +16,8 @@ from vllm.exceptions import LoRAAdapterNotFoundError
 from vllm.lora.request import LoRARequest
 from vllm.v1.worker.worker_base import WorkerBase
 
-from tuneplex_vllm.manager import LastSlotError, MatchesNothingError, NoSlotError, WorkerManager
+from tuneplex_vllm.manager import WorkerManager
+from tuneplex_vllm.slots import LastSlotError, MatchesNothingError, NoSlotError
 from tuneplex_vllm.snapshot import encode
 
 __all__ = ["install", "tuneplex_adapter", "tuneplex_state"]
