@@ -39,7 +39,7 @@ class RankExactWrapper(PunicaWrapperCPU):
         super().__init__(*args, **kwargs)
         self._slots: list[int] = []
         self._tokens: Plan | None = None
-        self._sampled: Plan | None = None
+        self._sampled = Plan()
         # By the identity of the stack that a layer hands over; the layer is kept, so no other object can have it.
         self._modules: dict[int, tuple[object, _Products]] = {}
         self._embeddings: dict[int, dict[int, torch.Tensor]] = {}
@@ -54,7 +54,7 @@ class RankExactWrapper(PunicaWrapperCPU):
         super().update_metadata(*args, **kwargs)
         self._slots = self.token_lora_indices.tolist()
         self._tokens = Plan(self._slots) or None
-        self._sampled = Plan(self.sampler_indices.tolist()) or None
+        self._sampled = Plan(self.sampler_indices.tolist())
 
     def slot_changed(self, slot: int, layers: Iterable[object]) -> None:
         """Copy the weights of a slot anew, or drop the copies of one that is empty now.
@@ -132,8 +132,8 @@ class RankExactWrapper(PunicaWrapperCPU):
             first = x.storage_offset() // x.stride(0)
             slots = self._slots[first : first + rows]
             return Plan(slots) if len(slots) == rows else None
-        if self._sampled is not None and self._sampled.length == rows:
-            return self._sampled
+        if self._sampled.length == rows:
+            return self._sampled or None
         return self._tokens if len(self._slots) == rows else None  # a view of everything
 
     def _write_embedding(self, b_stack: torch.Tensor, slot: int) -> None:
