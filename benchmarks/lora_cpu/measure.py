@@ -21,6 +21,7 @@ __all__ = ["Watcher", "measure", "prepare"]
 
 _LOG_TAIL = 4000
 _LEAST_CHANGED = 0.5
+_ENOUGH = 4  # answers to judge by: one or two may be the base's own by chance
 
 
 class Watcher(Protocol):
@@ -136,7 +137,8 @@ def _changed(cell: Cell, measured: Mapping[Cell, _Measured]) -> float | None:
         for key, answer in outcome.answers.items()
         if key[0] == BASE
     }
-    share = share_changed(measured[cell].outcome.answers, bases)
-    if share is not None and share < _LEAST_CHANGED:
+    answers = measured[cell].outcome.answers
+    share = share_changed(answers, bases)
+    if share is not None and share < _LEAST_CHANGED and len(answers) >= _ENOUGH:
         raise BenchmarkError(f"{cell.engine}, {cell.workload}: only {share:.0%} of the answers differ from the base's")
     return share
