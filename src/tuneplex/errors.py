@@ -7,12 +7,17 @@
     │   ├─ FleetFileError      fleet.yaml is wrong: file, line, key
     │   ├─ SourceError         a base or an adapter cannot be fetched or read
     │   └─ StateError          no fleet runs here, or another one already does
+    ├─ StoreError              the database of tenants and keys
+    │   ├─ StoreDown           it does not answer; what is in memory goes on
+    │   ├─ StoreMissing        there is no such tenant or key
+    │   └─ StoreConflict       it exists already, or something else stands against it
     ├─ EngineError             an engine did not do what it was asked
     │   ├─ EngineStartError    it ended before it was ready
     │   └─ EngineTimeout       it did not answer in time
     └─ ApiError                becomes an HTTP response in OpenAI's shape
         ├─ BadRequest          400
         ├─ Unauthorized        401
+        ├─ Forbidden           403  the key is valid, and not for this
         ├─ NotFound            404
         ├─ MethodNotAllowed    405
         ├─ RequestTimeout      408  the request did not arrive in time
@@ -36,12 +41,17 @@ __all__ = [
     "EngineStartError",
     "EngineTimeout",
     "FleetFileError",
+    "Forbidden",
     "HeadTooLarge",
     "MethodNotAllowed",
     "NotFound",
     "RequestTimeout",
     "SourceError",
     "StateError",
+    "StoreConflict",
+    "StoreDown",
+    "StoreError",
+    "StoreMissing",
     "TooLarge",
     "TuneplexError",
     "Unauthorized",
@@ -81,6 +91,22 @@ class SourceError(UserError):
 
 class StateError(UserError):
     """No fleet runs in this state directory, or another one already does."""
+
+
+class StoreError(TuneplexError):
+    """The database of tenants and keys cannot do what it was asked."""
+
+
+class StoreDown(StoreError):
+    """The database does not answer. What was read of it before goes on."""
+
+
+class StoreMissing(StoreError):
+    """There is no such tenant or key."""
+
+
+class StoreConflict(StoreError):
+    """It exists already, or something else stands against it."""
 
 
 class EngineError(TuneplexError):
@@ -144,6 +170,13 @@ class Unauthorized(ApiError):
 
     status = 401
     kind = "authentication_error"
+
+
+class Forbidden(ApiError):
+    """The key is valid, but not for what was asked."""
+
+    status = 403
+    kind = "permission_error"
 
 
 class NotFound(ApiError):

@@ -23,7 +23,6 @@ __all__ = [
     "Listen",
     "Model",
     "PoolSpec",
-    "Principal",
     "Replica",
     "ReplicaState",
     "ReplicaStatus",
@@ -62,13 +61,6 @@ class Tier(StrEnum):
     DEVICE = "device"
     HOST = "host"
     DISK = "disk"
-
-
-class Principal(msgspec.Struct, frozen=True):
-    """Who calls, after authentication."""
-
-    tenant: str
-    key_id: str
 
 
 class AdapterVersion(msgspec.Struct, frozen=True):
@@ -127,6 +119,7 @@ class Replica(msgspec.Struct, frozen=True):
         state: Only READY takes new requests.
         serves: What it can answer now: `Model.version` -> the engine's own name for it.
         routes: The routes the engine offers.
+        tenants: Who it is reserved for; empty means everybody.
     """
 
     name: str
@@ -137,6 +130,7 @@ class Replica(msgspec.Struct, frozen=True):
     state: ReplicaState = ReplicaState.READY
     serves: dict[str, str] = {}
     routes: frozenset[Route] = frozenset(Route)
+    tenants: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         """Without the secret, so that it cannot slip into a log."""
@@ -155,19 +149,21 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     """What can change in a gateway while it runs.
 
     Attributes:
-        key_sha256: Hex digest of the one key, or None when no key is asked for.
+        key_sha256: Hex digest of the fleet file's own key, if it has one.
+        require_key: Nobody may call without a key, even before there is one.
         cors_origins: Origins that browsers may call from; `*` means any.
         max_body: Largest request body, bytes.
         timeouts: Towards engines.
     """
 
     key_sha256: str | None = None
+    require_key: bool = False
     cors_origins: tuple[str, ...] = ()
     max_body: int = 16 * 1024 * 1024
     timeouts: Timeouts = Timeouts()
 
 
-class FleetView(msgspec.Struct, frozen=True):
+class FleetView(msgspec.Struct, frozen=True, tag="view"):
     """All that a gateway knows of the fleet; replaced as a whole, never changed.
 
     Attributes:
@@ -247,6 +243,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
         kv_cache_bytes: KV cache of each replica; None leaves it to the engine (on the CPU: 1 GiB).
         engine_args: Further arguments for the engine, as on its command line.
         env: Further environment variables for the engine.
+        tenants: Who the pool is reserved for; empty means everybody.
     """
 
     name: str
@@ -264,6 +261,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
     kv_cache_bytes: int | None = None
     engine_args: tuple[str, ...] = ()
     env: dict[str, str] = {}
+    tenants: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Without the secret and the environment, so that they cannot slip into a log."""
@@ -281,7 +279,11 @@ class Listen(msgspec.Struct, frozen=True):
 
 
 class FleetSpec(msgspec.Struct, frozen=True):
-    """A fleet file with everything resolved: sources are local directories, defaults are filled in."""
+    """A fleet file with everything resolved: sources are local directories, defaults are filled in.
+
+    Attributes:
+        store: URL of the PostgreSQL database that keeps tenants and keys; empty for a file in the state directory.
+    """
 
     name: str
     base: Base
@@ -290,6 +292,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
     pools: tuple[PoolSpec, ...] = ()
     listen: Listen = Listen()
     gateway: GatewaySettings = GatewaySettings()
+    store: str = ""
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "tuneplex"
 
 FLOORS: dict[int, set[str]] = {
     0: {"errors", "units"},
-    1: {"types"},
+    1: {"types", "identity"},
     2: {"http", "shapes", "metrics"},
     3: {"traffic"},
     4: {"policy", "planner"},

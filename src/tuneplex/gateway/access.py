@@ -8,7 +8,8 @@ from hashlib import sha256
 from hmac import compare_digest
 
 from tuneplex.errors import Unauthorized
-from tuneplex.types import GatewaySettings, Principal
+from tuneplex.identity import Principal
+from tuneplex.types import GatewaySettings
 
 __all__ = ["authenticate", "cors_headers", "is_loopback", "preflight_headers"]
 

@@ -25,8 +25,9 @@ from tuneplex.gateway.pages import model_card, model_list, readiness, unknown_mo
 from tuneplex.gateway.relay import Ledger, Order, Relay, retry_after
 from tuneplex.gateway.routes import Page, Target, find_target
 from tuneplex.gateway.upstreams import Upstreams
+from tuneplex.identity import Principal
 from tuneplex.policy import eligible, least_outstanding
-from tuneplex.types import FleetView, GatewayReport, Model, Principal, Replica, Route
+from tuneplex.types import FleetView, GatewayReport, Model, Replica, Route
 
 __all__ = ["Gateway"]
 
@@ -186,7 +187,7 @@ class Gateway:
         return model, body.model or name
 
     def _choose(self, principal: Principal, model: Model, route: Route, shown: str) -> Replica:
-        replicas = eligible(principal, model.version, route, self.view.replicas)
+        replicas = eligible(principal, model, route, self.view.replicas)
         replica = least_outstanding(replicas, self.ledger.outstanding).replica
         if replica is not None:
             return replica

@@ -10,7 +10,7 @@ from typing import Protocol
 from tuneplex.errors import ApiError
 from tuneplex.gateway.heads import JSON, STATUS_LINES
 from tuneplex.gateway.routes import Target
-from tuneplex.types import Principal
+from tuneplex.identity import Principal
 
 __all__ = ["Exchange", "Listener", "Owner"]
 

@@ -2,6 +2,7 @@
 
 from tuneplex.policy.changes import changes
 from tuneplex.policy.eligible import eligible
+from tuneplex.policy.permission import permits
 from tuneplex.policy.routing import least_outstanding
 
-__all__ = ["changes", "eligible", "least_outstanding"]
+__all__ = ["changes", "eligible", "least_outstanding", "permits"]
