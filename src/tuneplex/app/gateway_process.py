@@ -70,7 +70,7 @@ async def _run(options: argparse.Namespace, state: StateDir) -> None:
             gateway.update(view)
             viewed.set()
 
-        subscriber = Subscriber(state.feed_socket, on_view=take, report=gateway.report)
+        subscriber = Subscriber(state.feed_socket, on_view=take, on_access=gateway.update_access, report=gateway.report)
         async with asyncio.TaskGroup() as group:
             feeding = group.create_task(subscriber.run())
             await _serve(options, gateway, viewed)

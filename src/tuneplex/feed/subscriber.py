@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tuneplex.feed.frames import FrameError, pack, read_frame
+from tuneplex.identity import Access
 from tuneplex.types import FleetView, GatewayReport
 
 __all__ = ["Subscriber"]
@@ -20,11 +21,12 @@ _LONGEST_DELAY_S = 1.0
 
 
 class Subscriber:
-    """Takes in views and sends reports. While control is away, the gateway works on with the last view.
+    """Takes in views and access, sends reports. While control is away, the gateway works on with the last of each.
 
     Args:
         path: Control's socket.
         on_view: Called with every view.
+        on_access: Called with everything there is to know of keys, whenever it changed.
         report: Asked for what to send, every `interval_s`.
         interval_s: Seconds between reports.
     """
@@ -34,11 +36,13 @@ class Subscriber:
         path: Path,
         *,
         on_view: Callable[[FleetView], None],
+        on_access: Callable[[Access], None],
         report: Callable[[], GatewayReport],
         interval_s: float = 1.0,
     ) -> None:
         self._path = path
         self._on_view = on_view
+        self._on_access = on_access
         self._report = report
         self._interval_s = interval_s
 
@@ -58,19 +62,22 @@ class Subscriber:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reporting = asyncio.create_task(self._send_reports(writer))
         try:
-            await self._take_views(reader)
+            await self._take_values(reader)
         except FrameError as error:
-            logging.getLogger(__name__).warning("control sent no view: %s", error)
+            logging.getLogger(__name__).warning("control sent neither a view nor access: %s", error)
         finally:
             reporting.cancel()
             if not writer.is_closing():  # uvloop refuses to write where the other side has gone
                 writer.write(pack(self._report()))
                 writer.close()
 
-    async def _take_views(self, reader: asyncio.StreamReader) -> None:
-        decoder = msgspec.msgpack.Decoder(FleetView)
-        while (view := await read_frame(reader, decoder)) is not None:
-            self._on_view(view)
+    async def _take_values(self, reader: asyncio.StreamReader) -> None:
+        decoder: msgspec.msgpack.Decoder[FleetView | Access] = msgspec.msgpack.Decoder(FleetView | Access)
+        while (value := await read_frame(reader, decoder)) is not None:
+            if isinstance(value, Access):
+                self._on_access(value)
+            else:
+                self._on_view(value)
 
     async def _send_reports(self, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):

@@ -25,7 +25,7 @@ from tuneplex.gateway.pages import model_card, model_list, readiness, unknown_mo
 from tuneplex.gateway.relay import Ledger, Order, Relay, retry_after
 from tuneplex.gateway.routes import Page, Target, find_target
 from tuneplex.gateway.upstreams import Upstreams
-from tuneplex.identity import Principal
+from tuneplex.identity import Access, Principal
 from tuneplex.policy import eligible, least_outstanding
 from tuneplex.types import FleetView, GatewayReport, Model, Replica, Route
 
@@ -54,6 +54,7 @@ class Gateway:
     ) -> None:
         self.index = index
         self.view = FleetView()
+        self.access: Access | None = None
         self.ledger = Ledger(Counters())
         self._upstreams = Upstreams()
         self._metrics_source = metrics_source
@@ -69,6 +70,10 @@ class Gateway:
         self._upstreams.update(view.replicas)
         self._models = model_list(view)
         self.view = view
+
+    def update_access(self, access: Access) -> None:
+        """Know these keys from now on; requests under way are not touched."""
+        self.access = access
 
     def report(self) -> GatewayReport:
         """What control wants to know each second."""

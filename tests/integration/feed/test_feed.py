@@ -14,6 +14,7 @@ import pytest
 from tuneplex.feed import Publisher, Subscriber
 from tuneplex.feed.frames import FrameError, pack, read_frame
 from tuneplex.feed.sockets import private_socket
+from tuneplex.identity import Access, Key, Tenant
 from tuneplex.types import FleetView, GatewayReport, Model, Replica
 
 
@@ -25,10 +26,11 @@ def path() -> Iterator[Path]:
 
 
 class Gateway:
-    """What a subscriber talks to: it keeps the views, and reports what it is told to."""
+    """What a subscriber talks to: it keeps what it is sent, and reports what it is told to."""
 
     def __init__(self) -> None:
         self.views: list[FleetView] = []
+        self.accesses: list[Access] = []
         self.arrived = asyncio.Event()
         self.outstanding: dict[str, int] = {}
 
@@ -53,7 +55,9 @@ class Gateway:
 async def subscribed(path: Path) -> AsyncIterator[Gateway]:
     """A gateway that is subscribed for as long as the block runs."""
     gateway = Gateway()
-    subscriber = Subscriber(path, on_view=gateway.take, report=gateway.report, interval_s=0.02)
+    subscriber = Subscriber(
+        path, on_view=gateway.take, on_access=gateway.accesses.append, report=gateway.report, interval_s=0.02
+    )
     task = asyncio.create_task(subscriber.run())
     try:
         yield gateway
@@ -90,6 +94,25 @@ async def test_nothing_is_sent_before_the_first_view(path: Path) -> None:
         await until(lambda: publisher.reports)
         assert gateway.views == []
         assert publisher.connected == 1
+
+
+async def test_each_kind_of_value_goes_down_by_itself(path: Path) -> None:
+    """A gateway gets the latest of each kind, and one kind does not wait for the other."""
+    access = Access(3, required=True, salt="s", tenants=(Tenant("acme"),), keys=(Key("k1", "acme", "0" * 64),))
+    publisher = Publisher()
+    async with publisher.listening(path), subscribed(path) as early:
+        await publisher.publish(access)
+        await until(lambda: early.accesses)
+        assert early.views == []
+        await publisher.publish(FleetView(1))
+        await publisher.publish(msgspec.structs.replace(access, generation=4))
+        async with subscribed(path) as late:
+            await late.until(1)
+            await until(lambda: late.accesses)
+            assert [one.generation for one in late.accesses] == [4]
+        await until(lambda: len(early.accesses) > 1)
+        assert early.accesses == [access, msgspec.structs.replace(access, generation=4)]
+        assert [view.generation for view in early.views] == [1]
 
 
 async def test_a_late_gateway_gets_the_latest_view(path: Path) -> None:
