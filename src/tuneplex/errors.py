@@ -94,7 +94,11 @@ class StateError(UserError):
 
 
 class StoreError(TuneplexError):
-    """The database of tenants and keys cannot do what it was asked."""
+    """The database of tenants and keys cannot do what it was asked; `hint` says what to do, if it is known."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class StoreDown(StoreError):

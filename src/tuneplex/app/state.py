@@ -15,6 +15,7 @@ import msgspec
 import platformdirs
 
 from tuneplex.errors import StateError
+from tuneplex.records import sqlite_url
 from tuneplex.types import FleetSpec
 
 __all__ = ["StateDir", "SupervisorInfo", "default_path"]
@@ -50,6 +51,8 @@ class StateDir:
     `lock`                       held by the supervisor for as long as it lives
     `supervisor.json`            `SupervisorInfo`; there once the listening socket is bound
     `logs/`                      one log for each process
+    `store.db`                   tenants and keys, unless the fleet file names a database
+    `access.snapshot`            what gateways last knew of them, for starts while the database is down
     `run`                        link to a short directory under /tmp that holds the sockets
     ============================ =============================================================
 
@@ -75,6 +78,20 @@ class StateDir:
             return self.run.readlink()
         except OSError as error:
             raise StateError(f"no fleet runs in {self.path}", hint="start one with: tuneplex up FLEET") from error
+
+    @property
+    def store_file(self) -> Path:
+        """The store, unless it is in PostgreSQL."""
+        return self.path / "store.db"
+
+    @property
+    def access_file(self) -> Path:
+        """The snapshot of tenants and keys that control starts from while the store is down."""
+        return self.path / "access.snapshot"
+
+    def store_url(self, spec: FleetSpec) -> str:
+        """The URL of the fleet's store."""
+        return spec.store or sqlite_url(self.store_file)
 
     @property
     def admin_socket(self) -> Path:

@@ -1,0 +1,8 @@
+"""What must outlive every process: tenants and keys, in SQLite or PostgreSQL."""
+
+from tuneplex.records.database import sqlite_url
+from tuneplex.records.failures import StoreRefused
+from tuneplex.records.minting import digest, mint
+from tuneplex.records.store import Store
+
+__all__ = ["Store", "StoreRefused", "digest", "mint", "sqlite_url"]

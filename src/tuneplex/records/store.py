@@ -1,0 +1,234 @@
+"""The store: tenants and keys in a database."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, or_, select, update
+
+from tuneplex.errors import StoreConflict, StoreMissing
+from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
+from tuneplex.records import tables, upkeep
+from tuneplex.records.database import Database
+from tuneplex.records.upkeep import StoreFacts
+
+__all__ = ["Store"]
+
+_V = TypeVar("_V", Tenant, Key)
+
+
+class Store:
+    """Tenants and keys, in SQLite or PostgreSQL.
+
+    Every method raises `StoreDown` when the database does not answer, and says why. Whoever writes waits for others who
+    write; a method that fails has changed nothing. It may be used from any thread.
+
+    Args:
+        url: `sqlite:///PATH` or `postgresql://…`; nothing is opened yet.
+
+    Raises:
+        StoreError: The URL is of neither kind.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._database = Database(url)
+
+    def __repr__(self) -> str:
+        """Without the password, so that it cannot slip into a log."""
+        return f"Store({self._database.where!r})"
+
+    @property
+    def where(self) -> str:
+        """Which database, for messages: without the password."""
+        return self._database.where
+
+    def prepare(self) -> None:
+        """Make the tables when there are none, and see that they are of this program's revision.
+
+        An older store in SQLite is brought to it, after a copy of its file was made beside it.
+
+        Raises:
+            StoreError: The database belongs to something else, or its revision is another one.
+            StoreRefused: The database refuses, and will go on to.
+            StoreDown: It does not answer.
+        """
+        upkeep.prepare(self._database)
+
+    def upgrade(self) -> tuple[str | None, str]:
+        """Bring the tables to this program's revision; the revisions before and after.
+
+        Raises:
+            StoreError: The database belongs to something else, or a newer program made it.
+        """
+        return upkeep.upgrade(self._database)
+
+    def facts(self, now: float) -> StoreFacts:
+        """What there is at `now`, Unix time, whatever its revision."""
+        return upkeep.facts(self._database, now)
+
+    def close(self) -> None:
+        """Close all connections; the next call opens new ones."""
+        self._database.close()
+
+    def generation(self) -> int:
+        """Grows with every change of tenants or keys, whoever makes it."""
+        with self._database.reading() as connection:
+            return _generation(connection)
+
+    def access(self, now: float) -> Access:
+        """What gateways need to know at `now`, Unix time."""
+        active = or_(tables.keys.c.expires.is_(None), tables.keys.c.expires > now)
+        with self._database.reading() as connection:
+            meta = connection.execute(select(tables.meta)).one()
+            return Access(
+                generation=meta.generation,
+                required=meta.keys_ever,
+                salt=meta.salt,
+                tenants=_tenants(connection),
+                keys=_keys(connection, tables.keys.c.revoked.is_(None), active),
+            )
+
+    def tenants(self) -> tuple[Tenant, ...]:
+        """All of them, by name; `default` is there from the start."""
+        with self._database.reading() as connection:
+            return _tenants(connection)
+
+    def add_tenant(self, tenant: Tenant) -> None:
+        """Add a tenant.
+
+        Raises:
+            StoreConflict: The name is taken.
+        """
+        with self._database.writing(f"there is a tenant {tenant.name!r} already") as connection:
+            _change(connection)
+            connection.execute(insert(tables.tenants), _row(tenant))
+
+    def change_tenant(self, tenant: Tenant) -> None:
+        """Replace all but the name of a tenant.
+
+        Raises:
+            StoreMissing: There is none of this name.
+        """
+        with self._database.writing() as connection:
+            _change(connection)
+            of_name = tables.tenants.c.name == tenant.name
+            if connection.execute(update(tables.tenants).where(of_name).values(_row(tenant))).rowcount == 0:
+                raise _no_tenant(tenant.name)
+
+    def remove_tenant(self, name: str, now: float | None = None) -> None:
+        """Remove a tenant, and with it its keys, none of which opens anything any more.
+
+        Raises:
+            StoreConflict: A key of it is active at `now` (Unix time; the present when it is not given), or it is the
+                tenant that is always there.
+            StoreMissing: There is none of this name.
+        """
+        if name == DEFAULT_TENANT:
+            raise StoreConflict(f"the tenant {DEFAULT_TENANT!r} is always there")
+        now = time.time() if now is None else now
+        with self._database.writing() as connection:
+            _change(connection)
+            keys = _keys(connection, tables.keys.c.tenant == name)
+            active = sum(key.state(now) is KeyState.ACTIVE for key in keys)
+            if active:
+                raise StoreConflict(f"the tenant {name!r} has {active} active {'key' if active == 1 else 'keys'}")
+            connection.execute(delete(tables.keys).where(tables.keys.c.tenant == name))
+            if connection.execute(delete(tables.tenants).where(tables.tenants.c.name == name)).rowcount == 0:
+                raise _no_tenant(name)
+
+    def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
+        """All keys, or all of one tenant, oldest first; also those that open nothing any more."""
+        with self._database.reading() as connection:
+            return _keys(connection, *([] if tenant is None else [tables.keys.c.tenant == tenant]))
+
+    def key(self, key_id: str) -> Key:
+        """One key.
+
+        Raises:
+            StoreMissing: There is none with this id.
+        """
+        with self._database.reading() as connection:
+            return _key(connection, key_id)
+
+    def add_key(self, key: Key, *, ends: tuple[str, int] | None = None) -> None:
+        """Add a key; from now on nobody may call without one.
+
+        Args:
+            key: As `mint` made it.
+            ends: The id of the key that it replaces, and when that one expires, unless it does so earlier.
+
+        Raises:
+            StoreConflict: The id or the secret is taken, or the key to be replaced is revoked.
+            StoreMissing: There is no such tenant, or no key to be replaced.
+        """
+        with self._database.writing(f"there is a key {key.id!r} already") as connection:
+            _change(connection, keys_ever=True)
+            if connection.scalar(select(tables.tenants.c.name).where(tables.tenants.c.name == key.tenant)) is None:
+                raise _no_tenant(key.tenant)
+            if ends is not None:
+                _end(connection, *ends)
+            connection.execute(insert(tables.keys), _row(key))
+
+    def revoke_key(self, key_id: str, now: int) -> Key:
+        """Revoke a key; one that is revoked already stays as it is.
+
+        Raises:
+            StoreMissing: There is none with this id.
+        """
+        with self._database.writing() as connection:
+            _change(connection)
+            key = _key(connection, key_id)
+            if key.revoked is None:
+                key = msgspec.structs.replace(key, revoked=now)
+                connection.execute(update(tables.keys).where(tables.keys.c.id == key_id).values(revoked=now))
+            return key
+
+
+def _change(connection: Connection, **values: bool) -> None:
+    """Begin a change: the generation grows, and its row makes other writers wait until this one is done."""
+    connection.execute(update(tables.meta).values(generation=tables.meta.c.generation + 1, **values))
+
+
+def _generation(connection: Connection) -> int:
+    return int(connection.execute(select(tables.meta.c.generation)).scalar_one())
+
+
+def _tenants(connection: Connection) -> tuple[Tenant, ...]:
+    rows = connection.execute(select(tables.tenants))
+    # Databases do not agree on the order of texts.
+    return tuple(sorted((_value(row, Tenant) for row in rows), key=lambda tenant: tenant.name))
+
+
+def _keys(connection: Connection, *conditions: ColumnElement[bool]) -> tuple[Key, ...]:
+    rows = connection.execute(select(tables.keys).where(*conditions))
+    return tuple(sorted((_value(row, Key) for row in rows), key=lambda key: (key.created, key.id)))
+
+
+def _key(connection: Connection, key_id: str) -> Key:
+    found = _keys(connection, tables.keys.c.id == key_id)
+    if not found:
+        raise StoreMissing(f"there is no key {key_id!r}")
+    return found[0]
+
+
+def _end(connection: Connection, key_id: str, expires: int) -> None:
+    old = _key(connection, key_id)
+    if old.revoked is not None:
+        raise StoreConflict(f"the key {key_id!r} is revoked")
+    earlier = expires if old.expires is None else min(old.expires, expires)
+    connection.execute(update(tables.keys).where(tables.keys.c.id == key_id).values(expires=earlier))
+
+
+def _value(row: Row[Any], kind: type[_V]) -> _V:
+    """The columns have the names of the fields; as plain texts, because SQLAlchemy's own kind of text is none here."""
+    return msgspec.convert({str(name): value for name, value in row._mapping.items()}, kind)  # noqa: SLF001 - public in all but the name
+
+
+def _row(value: Tenant | Key) -> dict[str, Any]:
+    return msgspec.structs.asdict(value)
+
+
+def _no_tenant(name: str) -> StoreMissing:
+    return StoreMissing(f"there is no tenant {name!r}")
