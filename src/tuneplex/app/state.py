@@ -15,7 +15,6 @@ import msgspec
 import platformdirs
 
 from tuneplex.errors import StateError
-from tuneplex.records import sqlite_url
 from tuneplex.types import FleetSpec
 
 __all__ = ["StateDir", "SupervisorInfo", "default_path"]
@@ -90,8 +89,8 @@ class StateDir:
         return self.path / "access.snapshot"
 
     def store_url(self, spec: FleetSpec) -> str:
-        """The URL of the fleet's store."""
-        return spec.store or sqlite_url(self.store_file)
+        """Where the fleet's store is, as `records.Store` takes it."""
+        return spec.store or f"sqlite:///{self.store_file.absolute()}"
 
     @property
     def admin_socket(self) -> Path:
