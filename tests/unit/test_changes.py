@@ -54,6 +54,10 @@ replace = msgspec.structs.replace
             Change("pool default", "change", "live", "replicas 1 -> 3"),
         ),
         (
+            {"pools": (PoolSpec("default", tenants=("acme", "zeta")),)},
+            Change("pool default", "change", "live", "tenants none -> acme+zeta"),
+        ),
+        (
             {"pools": (PoolSpec("default", replicas=2, max_lora_rank=64),)},
             Change("pool default", "change", "rolling", "replicas 1 -> 2, max_lora_rank 16 -> 64"),
         ),

@@ -10,6 +10,8 @@ from tuneplex.types import FleetSpec, FleetView, Model, Replica
 
 __all__ = ["fleet_view", "unmentioned"]
 
+_NO_TENANT = frozenset({""})  # no tenant is called so
+
 
 def fleet_view(
     spec: FleetSpec, seen: Sequence[Seen], *, generation: int, created: int, now: float, limits: Limits
@@ -45,7 +47,13 @@ def _replica(spec: FleetSpec, replica: Seen, used: Mapping[str, Use], now: float
         state=replica.state(now, limits),
         serves=_serves(spec, replica, used),
         routes=replica.routes,
+        tenants=_tenants(spec, record.pool),
     )
+
+
+def _tenants(spec: FleetSpec, pool: str) -> frozenset[str]:
+    """Who a pool is reserved for. A replica whose pool has just gone is for nobody: it may have been reserved."""
+    return next((frozenset(known.tenants) for known in spec.pools if known.name == pool), _NO_TENANT)
 
 
 def _serves(spec: FleetSpec, replica: Seen, used: Mapping[str, Use]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 from pydantic import SecretStr
 
-from tuneplex.fleetfile.checks import is_loopback, is_token
+from tuneplex.fleetfile.checks import STORE_HINT, is_loopback, is_token, store_problem
 from tuneplex.fleetfile.places import KeyPath
 from tuneplex.fleetfile.ranks import MAX_LORA_RANKS, smallest_max_rank
 from tuneplex.fleetfile.schema import FleetFile, PoolSection
@@ -39,12 +39,12 @@ def resolve(
         base: What `base.source` turned out to be.
         adapters: One version for each adapter of the file; their `pool` is chosen here.
         python: The engine's interpreter, unless the file names one.
-        env: Where `key_env` and `TUNEPLEX_API_KEY` are looked up.
+        env: Where `key_env`, `url_env` and `TUNEPLEX_API_KEY` are looked up.
         running: What runs now, if anything: settings that the file leaves open stay as they run while they
             suffice, so that one more adapter does not restart engines.
 
     Raises:
-        FleetFileError: An adapter fits in no pool, or a key is missing.
+        FleetFileError: An adapter fits in no pool, or a key or the store's URL is missing.
         ValueError: `adapters` are not those of the file.
     """
     if sorted(version.name for version in adapters) != sorted(file.adapters):
@@ -60,6 +60,7 @@ def resolve(
         pools=tuple(_pool_spec(file, pool, python, env, before.get(pool.name)) for pool in pools),
         listen=_listen(file),
         gateway=_gateway(file, env),
+        store=_store(file, env),
     )
 
 
@@ -152,6 +153,7 @@ def _pool_spec(file: FleetFile, pool: _Pool, python: str, env: Mapping[str, str]
         kv_cache_bytes=section.kv_cache,
         engine_args=tuple(section.engine_args),
         env=dict(section.env),
+        tenants=tuple(section.tenants),
     )
 
 
@@ -202,16 +204,29 @@ def _listen(file: FleetFile) -> Listen:
 def _gateway(file: FleetFile, env: Mapping[str, str]) -> GatewaySettings:
     gateway = file.gateway
     key = _secret(file, ("gateway",), gateway.key, gateway.key_env, env) or _general_key(file, env)
-    if key is None and not is_loopback(gateway.host):
-        hint = f"set gateway.key_env, gateway.key or the environment variable {API_KEY_VARIABLE}"
+    if key is None and not gateway.require_key and not is_loopback(gateway.host):
+        hint = f"set gateway.require_key, gateway.key_env, gateway.key or the environment variable {API_KEY_VARIABLE}"
         raise file.places.error(("gateway", "host"), f"{gateway.host} is open to others, without a key", hint=hint)
     timeouts = gateway.timeouts
     return GatewaySettings(
         key_sha256=hashlib.sha256(key.encode()).hexdigest() if key else None,
+        require_key=gateway.require_key,
         cors_origins=tuple(gateway.cors),
         max_body=gateway.max_body,
         timeouts=Timeouts(timeouts.connect, timeouts.first_byte, timeouts.between_chunks),
     )
+
+
+def _store(file: FleetFile, env: Mapping[str, str]) -> str:
+    store = file.store
+    if store.url_env is None:
+        return store.url.get_secret_value() if store.url else ""
+    url = env.get(store.url_env, "").strip()
+    if problem := store_problem(url) if url else "is not set":
+        name = store.url_env if store.url_env.isupper() else "that it names"
+        hint = STORE_HINT if url else ""
+        raise file.places.error(("store", "url_env"), f"the environment variable {name} {problem}", hint=hint)
+    return url
 
 
 def _general_key(file: FleetFile, env: Mapping[str, str]) -> str | None:

@@ -18,6 +18,7 @@ __all__ = [
     "GatewaySection",
     "PoolSection",
     "Section",
+    "StoreSection",
     "TimeoutsSection",
     "TlsSection",
 ]
@@ -103,6 +104,7 @@ class PoolSection(Section):
         repr=False,
     )
     env: dict[str, str] = Field(default={}, description="Further environment variables for the engine.", repr=False)
+    tenants: list[str] = Field(default=[], description="Reserves the pool: only these tenants' requests go there.")
 
 
 class EngineSection(Section):
@@ -141,6 +143,9 @@ class GatewaySection(Section):
     key_env: str | None = Field(
         default=None, description="The environment variable that holds this key, instead of `key`."
     )
+    require_key: bool = Field(
+        default=False, description="Serve nobody without a key, even before `tuneplex keys create` made one."
+    )
     tls: TlsSection | None = Field(default=None, description="Certificate and key files.")
     insecure: bool = Field(
         default=False,
@@ -149,6 +154,17 @@ class GatewaySection(Section):
     cors: list[str] = Field(default=[], description="Origins that browsers may call from; `*` allows any.")
     max_body: Size = Field(default=16 * 1024 * 1024, description="Largest request body, for instance `16MiB`.")
     timeouts: TimeoutsSection = Field(default=TimeoutsSection(), description="Towards engines.")
+
+
+class StoreSection(Section):
+    """The database of tenants and keys. `store: URL` is short for `store: {url: URL}`."""
+
+    url: SecretStr | None = Field(
+        default=None, description="A PostgreSQL database: `postgresql://USER:PASSWORD@HOST/DATABASE`."
+    )
+    url_env: str | None = Field(
+        default=None, description="The environment variable that holds this URL, instead of `url`."
+    )
 
 
 class FleetFile(Section):
@@ -163,6 +179,7 @@ class FleetFile(Section):
     pools: dict[str, PoolSection] = Field(default={}, description="Groups of engines, by name.")
     engine: EngineSection = Field(default=EngineSection(), description="The software that local pools run.")
     gateway: GatewaySection = Field(default=GatewaySection(), description="Where and how clients are served.")
+    store: StoreSection = Field(default=StoreSection(), description="The database of tenants and keys.")
 
     _path: Path = PrivateAttr(Path())
     _places: Places = PrivateAttr(Places("", {}))

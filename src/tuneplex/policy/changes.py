@@ -27,9 +27,9 @@ _N = TypeVar("_N", bound=_Named)
 def changes(old: FleetSpec, new: FleetSpec) -> tuple[Change, ...]:
     """The differences, empty when there is nothing to do.
 
-    Adapters, aliases, gateway settings and the number of replicas change while everything runs (`live`). Other pool
-    settings replace replicas one by one (`rolling`). The fleet's name, its base and where it listens need a `restart`.
-    Where something was fetched from makes no difference as long as it is the same thing.
+    Adapters, aliases, gateway settings, the number of replicas and the tenants they are for change while everything
+    runs (`live`). Other pool settings replace replicas one by one (`rolling`). The fleet's name, its base, its store and
+    where it listens need a `restart`. Where something was fetched from makes no difference as long as it is the same thing.
     """
     return tuple(_changes(_without_sources(old), _without_sources(new)))
 
@@ -46,6 +46,8 @@ def _changes(old: FleetSpec, new: FleetSpec) -> Iterator[Change]:
     for what in ("base", "listen"):
         if getattr(old, what) != getattr(new, what):
             yield Change(what, "change", _RESTART, _fields(getattr(old, what), getattr(new, what)))
+    if old.store != new.store:  # its URL may hold a password
+        yield Change("store", "change", _RESTART, "url changed")
     yield from _pools(_by_name(old.pools), _by_name(new.pools))
     yield from _adapters(_by_name(old.adapters), _by_name(new.adapters))
     yield from _aliases(old.aliases, new.aliases)
@@ -69,8 +71,8 @@ def _pools(old: Mapping[str, PoolSpec], new: Mapping[str, PoolSpec]) -> Iterator
 
 
 def _pool_how(old: PoolSpec, new: PoolSpec) -> str:
-    """Only the number of replicas, and with it the URLs of external ones, changes without new engines."""
-    same = msgspec.structs.replace(new, replicas=old.replicas, urls=old.urls)
+    """How many replicas there are, and with it the URLs of external ones, and for whom, changes without new engines."""
+    same = msgspec.structs.replace(new, replicas=old.replicas, urls=old.urls, tenants=old.tenants)
     return _LIVE if same == old else _ROLLING
 
 

@@ -136,7 +136,7 @@ def test_all_settings_of_a_pool_arrive(load_text: LoadText) -> None:
     """Each key of a local pool ends up in its specification."""
     text = (
         "base: models/tiny\npools: {p: {replicas: 3, max_loras: 2, max_cpu_loras: 5, max_lora_rank: 256, gpus: 1,"
-        " max_model_len: 4096, kv_cache: 2GiB, engine_args: [--seed=1], env: {A: b}}}\n"
+        " max_model_len: 4096, kv_cache: 2GiB, engine_args: [--seed=1], env: {A: b}, tenants: [acme]}}\n"
     )
     assert pool(resolved(load_text(text), {}), "p") == PoolSpec(
         name="p",
@@ -150,6 +150,7 @@ def test_all_settings_of_a_pool_arrive(load_text: LoadText) -> None:
         kv_cache_bytes=2 * 1024**3,
         engine_args=("--seed=1",),
         env={"A": "b"},
+        tenants=("acme",),
     )
 
 
