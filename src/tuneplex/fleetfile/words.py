@@ -16,7 +16,7 @@ from tuneplex.fleetfile.schema import FleetFile
 __all__ = ["SECRET_KEYS", "first_error"]
 
 # Keys whose values, and whatever stands below them, never appear in a message.
-SECRET_KEYS = frozenset({"key", "key_env", "env", "engine_args"})
+SECRET_KEYS = frozenset({"key", "key_env", "env", "engine_args", "store"})
 _SHOWN = 50
 
 _Say = Callable[[ErrorDetails, str], tuple[str, str]]

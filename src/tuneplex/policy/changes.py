@@ -28,8 +28,9 @@ def changes(old: FleetSpec, new: FleetSpec) -> tuple[Change, ...]:
     """The differences, empty when there is nothing to do.
 
     Adapters, aliases, gateway settings, the number of replicas and the tenants they are for change while everything
-    runs (`live`). Other pool settings replace replicas one by one (`rolling`). The fleet's name, its base, its store and
-    where it listens need a `restart`. Where something was fetched from makes no difference as long as it is the same thing.
+    runs (`live`). Other pool settings replace replicas one by one (`rolling`). The fleet's name, its base, its store
+    and where it listens need a `restart`. Where something was fetched from makes no difference as long as it is the
+    same thing.
     """
     return tuple(_changes(_without_sources(old), _without_sources(new)))
 
