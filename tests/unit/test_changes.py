@@ -26,6 +26,7 @@ replace = msgspec.structs.replace
     [
         ({"name": "other"}, Change("name", "change", "restart", "demo -> other")),
         ({"base": Base("tiny", "/b")}, Change("base", "change", "restart", "path /tiny -> /b")),
+        ({"store": "postgresql://hunter2@h/d"}, Change("store", "change", "restart", "url changed")),
         ({"listen": Listen(port=9000)}, Change("listen", "change", "restart", "port 8000 -> 9000")),
         ({"adapters": ()}, Change("adapter contacts", "remove", "live", "contacts@aaaaaaaaaaaa")),
         (
@@ -133,6 +134,7 @@ fleets = st.builds(
     pools=st.lists(pools, max_size=3, unique_by=lambda item: item.name).map(tuple),
     listen=st.builds(Listen, port=st.integers(1, 2)),
     gateway=gateways,
+    store=st.just("") | names,
 )
 
 
@@ -165,9 +167,9 @@ def test_the_way_back(old: FleetSpec, new: FleetSpec) -> None:
 
 
 @given(fleets, fleets)
-def test_only_listen_base_and_name_need_a_restart(old: FleetSpec, new: FleetSpec) -> None:
-    """With the same name, base and listener, nothing needs a restart."""
-    same = replace(new, name=old.name, base=old.base, listen=old.listen)
+def test_only_listen_base_store_and_name_need_a_restart(old: FleetSpec, new: FleetSpec) -> None:
+    """With the same name, base, store and listener, nothing needs a restart."""
+    same = replace(new, name=old.name, base=old.base, listen=old.listen, store=old.store)
     assert all(change.how != "restart" for change in changes(old, same))
     needed = {change.what for change in changes(old, new) if change.how == "restart"}
-    assert needed <= {"name", "base", "listen"}
+    assert needed <= {"name", "base", "listen", "store"}

@@ -25,6 +25,7 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "`gateway`": schema.GatewaySection,
     "`gateway.tls`": schema.TlsSection,
     "`gateway.timeouts`": schema.TimeoutsSection,
+    "`store`": schema.StoreSection,
 }
 KEYS = [(title, key) for title, section in SECTIONS.items() for key in section.model_fields]
 

@@ -203,6 +203,45 @@ def test_missing_key(load_text: LoadText, settings: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_no_key_where_one_is_required_anyway(load_text: LoadText) -> None:
+    """An address that is open to others needs no key of the file when nobody may call without one."""
+    text = "base: models/tiny\ngateway: {host: 0.0.0.0, insecure: true, require_key: true}\n"
+    gateway = resolved(load_text(text), {}).gateway
+    assert (gateway.require_key, gateway.key_sha256) == (True, None)
+
+
+URL = "postgresql://me:hunter2@db.example.com:5432/tuneplex"
+
+
+@pytest.mark.parametrize("store", [URL, f"{{url: '{URL}'}}", "{url_env: STORE}"])
+def test_store(load_text: LoadText, store: str) -> None:
+    """The store's URL stands in the file, short or long, or in the environment."""
+    assert resolved(load_text(f"base: models/tiny\nstore: {store}\n"), {}, env={"STORE": URL}).store == URL
+
+
+@pytest.mark.parametrize("store", ["", "store:\n", "store: {}\n"])
+def test_no_store(load_text: LoadText, store: str) -> None:
+    """Without a URL the store is the one in the state directory."""
+    assert resolved(load_text(f"base: models/tiny\n{store}"), {}, env={}).store == ""
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("STORE", "", "the environment variable STORE is not set"),
+        ("store", "", "the environment variable that it names is not set"),
+        ("STORE", "sqlite:///hunter2", "the environment variable STORE should be the URL of a PostgreSQL database"),
+        ("STORE", "postgresql://me:hunter2@h:x/d", "the environment variable STORE is not a URL"),
+    ],
+)
+def test_unusable_store_in_the_environment(load_text: LoadText, name: str, value: str, message: str) -> None:
+    """A store's URL in the environment that is none is refused without being shown."""
+    with pytest.raises(FleetFileError) as caught:
+        resolved(load_text(f"base: models/tiny\nstore: {{url_env: {name}}}\n"), {}, env={name: value})
+    assert str(caught.value) == f"fleet.yaml:2: store.url_env: {message}"
+    assert "hunter" not in caught.value.hint
+
+
 def test_unusable_key_in_the_environment(load_text: LoadText) -> None:
     """A key that no header can carry is refused without being shown."""
     with pytest.raises(FleetFileError, match=r"^fleet.yaml:1: TUNEPLEX_API_KEY holds characters") as caught:
