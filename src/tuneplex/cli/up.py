@@ -17,12 +17,11 @@ from tuneplex.cli.progress import shown
 from tuneplex.cli.render import welcome
 from tuneplex.cli.supervisor import ChildSupervisor
 from tuneplex.cli.terminal import Terminal
+from tuneplex.cli.times import seconds
 from tuneplex.cli.watch import Watch
-from tuneplex.errors import UserError
 from tuneplex.types import FleetSpec, Listen
-from tuneplex.units import parse_duration
 
-__all__ = ["Stopped", "down", "say_stopping", "seconds", "stopping", "up"]
+__all__ = ["Stopped", "down", "say_stopping", "stopping", "up"]
 
 
 class Stopped(BaseException):
@@ -51,18 +50,6 @@ def stopping() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def seconds(text: str, option: str) -> float:
-    """A duration from the command line.
-
-    Raises:
-        UserError: It is none.
-    """
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UserError(f"{option}: {error}") from None
 
 
 def up(fleet: Path, *, state_dir: Path | None, detach: bool, timeout: str) -> int:

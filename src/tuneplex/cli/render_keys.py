@@ -1,0 +1,147 @@
+"""What the commands show of tenants and keys: pure functions from values to sheets and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from tuneplex.cli.terminal import Cell, Sheet
+from tuneplex.cli.times import distance, moment
+from tuneplex.control.bodies import KeyInfo
+from tuneplex.identity import ANY, KeyState, Tenant
+from tuneplex.types import FleetSpec
+
+__all__ = ["doubts", "key", "keys", "may_call", "tenant", "tenants"]
+
+_STATE_STYLES = {KeyState.ACTIVE: "green", KeyState.EXPIRED: "yellow", KeyState.REVOKED: "red"}
+
+
+def tenants(found: Iterable[Tenant], active: Mapping[str, int]) -> Sheet:
+    """One row for each tenant, with how many of its keys are active."""
+    return Sheet(
+        columns=("TENANT", "ADAPTERS", "BASE", "POOLS", "CACHE", "KEYS", "STATE"),
+        rows=tuple(_tenant_row(one, active.get(one.name, 0)) for one in found),
+        empty="no tenants",
+        right=frozenset({"KEYS"}),
+        flexible=frozenset({"ADAPTERS", "CACHE"}),
+    )
+
+
+def _tenant_row(found: Tenant, active: int) -> tuple[Cell, ...]:
+    return (
+        Cell(found.name, "bold"),
+        Cell(_patterns(found.adapters)),
+        Cell(_yes(found.base)),
+        Cell("reserved" if found.isolated else "shared"),
+        Cell(found.cache_group or "own"),
+        Cell(str(active)),
+        Cell("disabled", "red") if found.disabled else Cell("active", "green"),
+    )
+
+
+def tenant(found: Tenant) -> Sheet:
+    """All about one tenant."""
+    group = f"shared with the tenants of the group {found.cache_group}" if found.cache_group else "its own"
+    rows = (
+        ("adapters", _patterns(found.adapters)),
+        ("base", _yes(found.base)),
+        (
+            "pools",
+            "only those that are reserved for it" if found.isolated else "those that are not reserved for others",
+        ),
+        ("prefix cache", group),
+        ("state", "disabled: none of its keys opens anything" if found.disabled else "active"),
+        ("created", moment(found.created)),
+    )
+    return _facts("TENANT", found.name, rows)
+
+
+def keys(found: Iterable[KeyInfo], now: float) -> Sheet:
+    """One row for each key."""
+    return Sheet(
+        columns=("ID", "TENANT", "LABEL", "SCOPES", "ADAPTERS", "BASE", "STATE", "EXPIRES"),
+        rows=tuple(_key_row(one, now) for one in found),
+        empty="no keys; `tuneplex keys create --tenant NAME` makes one",
+        flexible=frozenset({"LABEL", "SCOPES", "ADAPTERS", "STATE", "EXPIRES"}),
+    )
+
+
+def _key_row(found: KeyInfo, now: float) -> tuple[Cell, ...]:
+    return (
+        Cell(found.id, "bold"),
+        Cell(found.tenant),
+        Cell(found.label),
+        Cell(_list(found.scopes)),
+        Cell(_patterns(found.adapters)),
+        Cell(_yes(found.base)),
+        Cell(found.state.value, _STATE_STYLES[found.state]),
+        Cell(_end(found, now), "yellow" if found.state is KeyState.ACTIVE and found.expires is not None else "dim"),
+    )
+
+
+def _end(found: KeyInfo, now: float) -> str:
+    """When it ends, or when it did."""
+    end = found.expires if found.revoked is None else found.revoked
+    return "never" if end is None else distance(end, now)
+
+
+def key(found: KeyInfo, now: float) -> Sheet:
+    """All about one key."""
+    rows = (
+        ("tenant", found.tenant),
+        ("label", found.label),
+        ("scopes", _list(found.scopes)),
+        ("adapters", f"{_patterns(found.adapters)}, of those that the tenant may call"),
+        ("base", f"{_yes(found.base)}{', if the tenant may' if found.base else ''}"),
+        ("state", found.state.value),
+        ("created", _when(found.created, now)),
+        ("expires", "never" if found.expires is None else _when(found.expires, now)),
+        ("revoked", "" if found.revoked is None else _when(found.revoked, now)),
+        ("replaces", found.replaces or ""),
+    )
+    return _facts("KEY", found.id, (row for row in rows if row[1]))
+
+
+def may_call(found: KeyInfo) -> str:
+    """What a key is limited to, in a few words: `acme-* and the base`."""
+    parts = [f"adapters {_patterns(found.adapters)}"] if found.adapters else []
+    return " and ".join((*parts, *(("the base",) if found.base else ()))) or "no model"
+
+
+def _facts(head: str, name: str, rows: Iterable[tuple[str, str]]) -> Sheet:
+    return Sheet(
+        columns=(head, name),
+        rows=tuple((Cell(about, "bold"), Cell(text)) for about, text in rows),
+        flexible=frozenset({name}),
+    )
+
+
+def _when(then: float, now: float) -> str:
+    return f"{moment(then)} ({distance(then, now)})"
+
+
+def _patterns(found: Sequence[str]) -> str:
+    return "all" if tuple(found) == ANY else _list(found) or "none"
+
+
+def _list(found: Iterable[str]) -> str:
+    return ", ".join(found)
+
+
+def _yes(found: bool) -> str:  # noqa: FBT001 - what it is about stands in the column's head
+    return "yes" if found else "no"
+
+
+def doubts(fleet: FleetSpec, adapters: Iterable[str], *, tenant: str, isolated: bool = False) -> tuple[str, ...]:
+    """What a person may not have meant: patterns that match nothing, and isolation without a pool for it."""
+    names = [adapter.name for adapter in fleet.adapters]
+    idle = [pattern for pattern in adapters if pattern != "*" and not any(fnmatchcase(one, pattern) for one in names)]
+    lone = isolated and not any(tenant in pool.tenants for pool in fleet.pools)
+    return (
+        *(f"no adapter of the fleet matches {pattern!r} now" for pattern in idle),
+        *(
+            (f"no pool is reserved for {tenant} now, so its requests are refused (`tenants` of a pool)",)
+            if lone
+            else ()
+        ),
+    )
