@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 from sqlalchemy import Connection, Engine, create_engine, event, func, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -62,12 +63,15 @@ class Database:
         """A transaction that sees one state of all tables, whatever others write meanwhile.
 
         Raises:
-            StoreDown: The database does not answer.
+            StoreDown: The database does not answer, or not with rows of ours.
         """
         # SQLite's transactions see one state anyway.
         options = {} if self.path else {"isolation_level": "REPEATABLE READ"}
-        with answering(self.where), self._transaction(options) as connection:
-            yield connection
+        try:
+            with answering(self.where), self._transaction(options) as connection:
+                yield connection
+        except msgspec.MsgspecError as error:
+            raise StoreRefused(f"the store ({self.where}) holds a row that tuneplex did not write: {error}") from error
 
     @contextmanager
     def writing(self, conflict: str = "it exists already") -> Iterator[Connection]:
@@ -87,12 +91,14 @@ class Database:
         """Make the file of a store in SQLite, for this user's eyes only; SQLite gives its other files the same mode.
 
         Raises:
-            StoreDown: It cannot be made.
+            StoreRefused: It cannot be made, or not be written.
         """
         if self.path is None:
             return
-        with answering(self.where):
+        try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise StoreRefused(f"the store ({self.where}) cannot be opened: {error.strerror}") from error
 
     def close(self) -> None:
         """Close all connections."""

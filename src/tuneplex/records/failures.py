@@ -55,7 +55,7 @@ def answering(where: str, conflict: str = "it exists already") -> Iterator[None]
         yield
     except exc.IntegrityError as error:
         raise StoreConflict(conflict) from error
-    except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+    except (exc.SQLAlchemyError, sqlite3.Error) as error:
         raise _down(where, error) from error
 
 

@@ -9,11 +9,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, MetaData, Table, create_engine, inspect, text
 
 from tuneplex.records.tables import REVISION_TABLE, metadata
 
-__all__ = ["current", "head", "is_known", "lock", "strangers", "upgrade"]
+__all__ = ["current", "head", "is_known", "lock", "metadata_at", "strangers", "upgrade"]
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _LOCK = 0x74756E65706C6578  # the letters of our name
@@ -46,11 +46,31 @@ def lock(connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
 
 
+def forget(connection: Connection) -> None:
+    """Remove the note of the revision, together with the tables that the caller removed."""
+    Table(REVISION_TABLE, MetaData()).drop(connection)
+
+
 def upgrade(connection: Connection, revision: str = "head") -> None:
     """Bring the tables to a newer revision, within the transaction of the connection."""
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
+
+
+@functools.cache
+def metadata_at(revision: str) -> MetaData:
+    """The tables of a revision: an empty database in memory is brought to it and looked at."""
+    engine = create_engine("sqlite://")
+    found = MetaData()
+    try:
+        with engine.begin() as connection:
+            upgrade(connection, revision)
+            found.reflect(connection)
+    finally:
+        engine.dispose()
+    found.remove(found.tables[REVISION_TABLE])
+    return found
 
 
 def _config() -> Config:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Any, TypeVar
+from pathlib import Path
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, delete, insert, or_, select, update
+from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from tuneplex.errors import StoreConflict, StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
-from tuneplex.records import tables, upkeep
+from tuneplex.records import backup, tables, upkeep
 from tuneplex.records.database import Database
+from tuneplex.records.rows import read_keys, read_tenants, row
 from tuneplex.records.upkeep import StoreFacts
 
 __all__ = ["Store"]
-
-_V = TypeVar("_V", Tenant, Key)
 
 
 class Store:
@@ -68,6 +67,33 @@ class Store:
         """What there is at `now`, Unix time, whatever its revision."""
         return upkeep.facts(self._database, now)
 
+    def backup(self, file: Path, now: float, *, overwrite: bool = False) -> int:
+        """Write all of the store into a file for this user's eyes only, whole or not at all; how many rows it has.
+
+        Args:
+            file: Where.
+            now: Unix time, noted in the file.
+            overwrite: Replace a file that is there.
+
+        Raises:
+            StoreConflict: The file is there.
+            StoreError: There is no store, it is of a newer program, or the file cannot be written.
+        """
+        return backup.backup(self._database, file, now, overwrite=overwrite)
+
+    def restore(self, file: Path, *, replace: bool = False) -> int:
+        """Take all of the store from a backup, of either database and any revision; how many rows it has.
+
+        Args:
+            file: The backup.
+            replace: Lose what the store holds now.
+
+        Raises:
+            StoreConflict: The store holds tenants or keys.
+            StoreError: The file is no backup, or is damaged; then nothing was changed.
+        """
+        return backup.restore(self._database, file, replace=replace)
+
     def close(self) -> None:
         """Close all connections; the next call opens new ones."""
         self._database.close()
@@ -86,14 +112,14 @@ class Store:
                 generation=meta.generation,
                 required=meta.keys_ever,
                 salt=meta.salt,
-                tenants=_tenants(connection),
-                keys=_keys(connection, tables.keys.c.revoked.is_(None), active),
+                tenants=read_tenants(connection),
+                keys=read_keys(connection, tables.keys.c.revoked.is_(None), active),
             )
 
     def tenants(self) -> tuple[Tenant, ...]:
         """All of them, by name; `default` is there from the start."""
         with self._database.reading() as connection:
-            return _tenants(connection)
+            return read_tenants(connection)
 
     def add_tenant(self, tenant: Tenant) -> None:
         """Add a tenant.
@@ -103,7 +129,7 @@ class Store:
         """
         with self._database.writing(f"there is a tenant {tenant.name!r} already") as connection:
             _change(connection)
-            connection.execute(insert(tables.tenants), _row(tenant))
+            connection.execute(insert(tables.tenants), row(tenant))
 
     def change_tenant(self, tenant: Tenant) -> None:
         """Replace all but the name of a tenant.
@@ -114,7 +140,7 @@ class Store:
         with self._database.writing() as connection:
             _change(connection)
             of_name = tables.tenants.c.name == tenant.name
-            if connection.execute(update(tables.tenants).where(of_name).values(_row(tenant))).rowcount == 0:
+            if connection.execute(update(tables.tenants).where(of_name).values(row(tenant))).rowcount == 0:
                 raise _no_tenant(tenant.name)
 
     def remove_tenant(self, name: str, now: float | None = None) -> None:
@@ -130,7 +156,7 @@ class Store:
         now = time.time() if now is None else now
         with self._database.writing() as connection:
             _change(connection)
-            keys = _keys(connection, tables.keys.c.tenant == name)
+            keys = read_keys(connection, tables.keys.c.tenant == name)
             active = sum(key.state(now) is KeyState.ACTIVE for key in keys)
             if active:
                 raise StoreConflict(f"the tenant {name!r} has {active} active {'key' if active == 1 else 'keys'}")
@@ -141,7 +167,7 @@ class Store:
     def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
         """All keys, or all of one tenant, oldest first; also those that open nothing any more."""
         with self._database.reading() as connection:
-            return _keys(connection, *([] if tenant is None else [tables.keys.c.tenant == tenant]))
+            return read_keys(connection, *([] if tenant is None else [tables.keys.c.tenant == tenant]))
 
     def key(self, key_id: str) -> Key:
         """One key.
@@ -169,7 +195,7 @@ class Store:
                 raise _no_tenant(key.tenant)
             if ends is not None:
                 _end(connection, *ends)
-            connection.execute(insert(tables.keys), _row(key))
+            connection.execute(insert(tables.keys), row(key))
 
     def revoke_key(self, key_id: str, now: int) -> Key:
         """Revoke a key; one that is revoked already stays as it is.
@@ -195,19 +221,8 @@ def _generation(connection: Connection) -> int:
     return int(connection.execute(select(tables.meta.c.generation)).scalar_one())
 
 
-def _tenants(connection: Connection) -> tuple[Tenant, ...]:
-    rows = connection.execute(select(tables.tenants))
-    # Databases do not agree on the order of texts.
-    return tuple(sorted((_value(row, Tenant) for row in rows), key=lambda tenant: tenant.name))
-
-
-def _keys(connection: Connection, *conditions: ColumnElement[bool]) -> tuple[Key, ...]:
-    rows = connection.execute(select(tables.keys).where(*conditions))
-    return tuple(sorted((_value(row, Key) for row in rows), key=lambda key: (key.created, key.id)))
-
-
 def _key(connection: Connection, key_id: str) -> Key:
-    found = _keys(connection, tables.keys.c.id == key_id)
+    found = read_keys(connection, tables.keys.c.id == key_id)
     if not found:
         raise StoreMissing(f"there is no key {key_id!r}")
     return found[0]
@@ -219,15 +234,6 @@ def _end(connection: Connection, key_id: str, expires: int) -> None:
         raise StoreConflict(f"the key {key_id!r} is revoked")
     earlier = expires if old.expires is None else min(old.expires, expires)
     connection.execute(update(tables.keys).where(tables.keys.c.id == key_id).values(expires=earlier))
-
-
-def _value(row: Row[Any], kind: type[_V]) -> _V:
-    """The columns have the names of the fields; as plain texts, because SQLAlchemy's own kind of text is none here."""
-    return msgspec.convert({str(name): value for name, value in row._mapping.items()}, kind)  # noqa: SLF001 - public in all but the name
-
-
-def _row(value: Tenant | Key) -> dict[str, Any]:
-    return msgspec.structs.asdict(value)
 
 
 def _no_tenant(name: str) -> StoreMissing:

@@ -13,9 +13,10 @@ from sqlalchemy import Connection, func, or_, select
 from tuneplex.errors import StoreError
 from tuneplex.records import revisions
 from tuneplex.records.database import Database
+from tuneplex.records.failures import StoreRefused
 from tuneplex.records.tables import keys, meta, tenants
 
-__all__ = ["StoreFacts", "facts", "prepare", "upgrade"]
+__all__ = ["StoreFacts", "facts", "prepare", "refuse_other", "upgrade"]
 
 
 class StoreFacts(msgspec.Struct, frozen=True):
@@ -58,7 +59,7 @@ def upgrade(database: Database) -> tuple[str | None, str]:
     with database.writing() as connection:
         revisions.lock(connection)  # another process may be at it, too
         before = revisions.current(connection)
-        _refuse_other(database, connection, before)
+        refuse_other(database, connection, before)
         if before not in {None, revisions.head()} and database.path:
             _copy(database.path, database.path.with_name(f"{database.path.name}.{before}.bak"))
         revisions.upgrade(connection)
@@ -86,7 +87,7 @@ def facts(database: Database, now: float) -> StoreFacts:
         )
 
 
-def _refuse_other(database: Database, connection: Connection, revision: str | None) -> None:
+def refuse_other(database: Database, connection: Connection, revision: str | None) -> None:
     """Refuse tables that this program did not make, or does not know.
 
     Raises:
@@ -103,6 +104,9 @@ def _refuse_other(database: Database, connection: Connection, revision: str | No
 
 def _copy(path: Path, target: Path) -> None:
     """Copy the file of a store in SQLite to which nobody writes now, for this user's eyes only."""
-    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+    try:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+    except OSError as error:
+        raise StoreRefused(f"the store cannot be copied to {target}: {error.strerror}") from error
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
         source.backup(copy)
