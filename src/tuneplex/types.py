@@ -425,6 +425,7 @@ class Status(msgspec.Struct, frozen=True):
         base: The base's name.
         ready: At least one gateway and, in each pool, one replica can answer, with all adapters it should have.
         started: Unix time of the supervisor's start, seconds.
+        store: Why tenants and keys cannot be changed now, for people; empty when they can.
     """
 
     name: str
@@ -436,3 +437,4 @@ class Status(msgspec.Struct, frozen=True):
     replicas: tuple[ReplicaStatus, ...] = ()
     adapters: tuple[AdapterStatus, ...] = ()
     aliases: dict[str, str] = {}
+    store: str = ""

@@ -2,5 +2,6 @@
 
 from tuneplex.control.admin import admin_app
 from tuneplex.control.controller import Controller
+from tuneplex.control.registry import Registry
 
-__all__ = ["Controller", "admin_app"]
+__all__ = ["Controller", "Registry", "admin_app"]
