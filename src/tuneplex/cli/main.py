@@ -58,12 +58,19 @@ def _groups() -> tuple[tuple[str, str, _Commands], ...]:
         "rotate": keys_rotate,
         "revoke": keys_revoke,
     }
+    store: _Commands = {
+        "show": store_show,
+        "backup": store_backup,
+        "restore": store_restore,
+        "upgrade": store_upgrade,
+    }
     return (
         ("adapters", "The fleet's fine-tunes.", {"list": adapters_list}),
         ("config", "The fleet file and its defaults.", {"show": config_show}),
         ("engine", "The engine's own environment.", {"install": engine_install}),
         ("tenants", "Who uses the fleet, and what is theirs.", tenants),
         ("keys", "The tenants' API keys.", keys),
+        ("store", "The database of tenants and keys.", store),
     )
 
 
@@ -500,3 +507,60 @@ def keys_revoke(
     from tuneplex.cli import locate
 
     return command.revoke(locate.running_fleet(state_dir, fleet), key, yes=yes)
+
+
+def store_show(*, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
+    """Show where tenants and keys are kept, and how many.
+
+    Also when the fleet does not run.
+
+    Example: tuneplex store show
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import store as command
+
+    return command.show(locate.any_fleet(state_dir, fleet), as_json=json)
+
+
+def store_backup(
+    file: use.BackupFile, *, force: use.Force = False, fleet: use.FleetName = None, state_dir: use.StateDir = None
+) -> int:
+    """Write all tenants and keys into one file.
+
+    Also while the fleet runs. The file restores into SQLite and PostgreSQL alike. It holds no key that a client could
+    send, but keep it private.
+
+    Example: tuneplex store backup tuneplex.backup
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import store as command
+
+    return command.backup(locate.any_fleet(state_dir, fleet), file, force=force)
+
+
+def store_restore(
+    file: use.BackupFile, *, replace: use.Replace = False, fleet: use.FleetName = None, state_dir: use.StateDir = None
+) -> int:
+    """Take all tenants and keys from a backup.
+
+    The fleet must not run. A file that is damaged changes nothing.
+
+    Example: tuneplex store restore tuneplex.backup
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import store as command
+
+    return command.restore(locate.any_fleet(state_dir, fleet), file, replace=replace)
+
+
+def store_upgrade(*, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
+    """Bring the tables to the revision of this version of tuneplex.
+
+    The fleet must not run. A store in SQLite is upgraded by `tuneplex up` itself.
+
+    Example: tuneplex store upgrade
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import store as command
+
+    return command.upgrade(locate.any_fleet(state_dir, fleet))

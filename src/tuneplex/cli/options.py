@@ -14,6 +14,7 @@ __all__ = [
     "Adapters",
     "AllKeys",
     "ApiKey",
+    "BackupFile",
     "BaseModel",
     "BaseUrl",
     "CacheGroup",
@@ -26,6 +27,7 @@ __all__ = [
     "Fleet",
     "FleetName",
     "Follow",
+    "Force",
     "Grace",
     "Isolated",
     "Json",
@@ -42,6 +44,7 @@ __all__ = [
     "Port",
     "Process",
     "Prompt",
+    "Replace",
     "Revoke",
     "Scopes",
     "StateDir",
@@ -158,4 +161,7 @@ ExpiresAnew = Annotated[
     typer.Option("--expires", metavar="TIME", help="For how long the new one works, or never; else as the old one."),
 ]
 Grace = Annotated[str, typer.Option("--grace", metavar="TIME", help="For how long the old one goes on; 0 ends it now.")]
+BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Lose what the store holds now.")]
 AllKeys = Annotated[bool, typer.Option("--all", "-a", help="Also keys that were revoked or have expired.")]

@@ -4,5 +4,6 @@ from tuneplex.records.database import sqlite_url
 from tuneplex.records.failures import StoreRefused
 from tuneplex.records.minting import digest, mint
 from tuneplex.records.store import Store
+from tuneplex.records.upkeep import StoreFacts, Upgraded
 
-__all__ = ["Store", "StoreRefused", "digest", "mint", "sqlite_url"]
+__all__ = ["Store", "StoreFacts", "StoreRefused", "Upgraded", "digest", "mint", "sqlite_url"]

@@ -13,7 +13,7 @@ from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
 from tuneplex.records import backup, tables, upkeep
 from tuneplex.records.database import Database
 from tuneplex.records.rows import read_keys, read_tenants, row
-from tuneplex.records.upkeep import StoreFacts
+from tuneplex.records.upkeep import StoreFacts, Upgraded
 
 __all__ = ["Store"]
 
@@ -43,7 +43,7 @@ class Store:
         """Which database, for messages: without the password."""
         return self._database.where
 
-    def prepare(self) -> None:
+    def prepare(self) -> Upgraded:
         """Make the tables when there are none, and see that they are of this program's revision.
 
         An older store in SQLite is brought to it, after a copy of its file was made beside it.
@@ -53,10 +53,10 @@ class Store:
             StoreRefused: The database refuses, and will go on to.
             StoreDown: It does not answer.
         """
-        upkeep.prepare(self._database)
+        return upkeep.prepare(self._database)
 
-    def upgrade(self) -> tuple[str | None, str]:
-        """Bring the tables to this program's revision; the revisions before and after.
+    def upgrade(self) -> Upgraded:
+        """Bring the tables to this program's revision, after a copy of a store in SQLite was made beside its file.
 
         Raises:
             StoreError: The database belongs to something else, or a newer program made it.

@@ -16,7 +16,7 @@ from tuneplex.records.database import Database
 from tuneplex.records.failures import StoreRefused
 from tuneplex.records.tables import keys, meta, tenants
 
-__all__ = ["StoreFacts", "facts", "prepare", "refuse_other", "upgrade"]
+__all__ = ["StoreFacts", "Upgraded", "facts", "prepare", "refuse_other", "upgrade"]
 
 
 class StoreFacts(msgspec.Struct, frozen=True):
@@ -41,29 +41,44 @@ class StoreFacts(msgspec.Struct, frozen=True):
     active: int | None = None
 
 
-def prepare(database: Database) -> None:
+class Upgraded(msgspec.Struct, frozen=True):
+    """What became of the tables.
+
+    Attributes:
+        before: The revision that they had; None when there were none.
+        after: The revision that they have.
+        copy: Where the file was copied to before, or an empty string.
+    """
+
+    before: str | None
+    after: str
+    copy: str = ""
+
+
+def prepare(database: Database) -> Upgraded:
     """See `Store.prepare`."""
     database.create_file()
     with database.reading() as connection:
         revision = revisions.current(connection)
     if revision == revisions.head():
-        return
+        return Upgraded(revision, revision)
     if database.path is None and revision is not None and revisions.is_known(revision):
         message = f"the store ({database.where}) has revision {revision}; this version needs {revisions.head()}"
         raise StoreError(message, hint="`tuneplex store backup FILE`, then `tuneplex store upgrade`")
-    upgrade(database)
+    return upgrade(database)
 
 
-def upgrade(database: Database) -> tuple[str | None, str]:
+def upgrade(database: Database) -> Upgraded:
     """See `Store.upgrade`."""
+    copy = ""
     with database.writing() as connection:
         revisions.lock(connection)  # another process may be at it, too
         before = revisions.current(connection)
         refuse_other(database, connection, before)
         if before not in {None, revisions.head()} and database.path:
-            _copy(database.path, database.path.with_name(f"{database.path.name}.{before}.bak"))
+            copy = _copy(database.path, database.path.with_name(f"{database.path.name}.{before}.bak"))
         revisions.upgrade(connection)
-    return before, revisions.head()
+    return Upgraded(before, revisions.head(), copy)
 
 
 def facts(database: Database, now: float) -> StoreFacts:
@@ -102,7 +117,7 @@ def refuse_other(database: Database, connection: Connection, revision: str | Non
         raise StoreError(message, hint="give tuneplex a database of its own")
 
 
-def _copy(path: Path, target: Path) -> None:
+def _copy(path: Path, target: Path) -> str:
     """Copy the file of a store in SQLite to which nobody writes now, for this user's eyes only."""
     try:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
@@ -110,3 +125,4 @@ def _copy(path: Path, target: Path) -> None:
         raise StoreRefused(f"the store cannot be copied to {target}: {error.strerror}") from error
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
         source.backup(copy)
+    return str(target)
