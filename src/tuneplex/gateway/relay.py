@@ -35,6 +35,7 @@ class Order(msgspec.Struct, frozen=True):
         shown: The name that the client shall see in the reply.
         stream: Whether events are expected.
         tally: Where it is counted.
+        salt: Keeps it apart in the engine's prefix cache, or empty.
     """
 
     route: Route
@@ -42,6 +43,7 @@ class Order(msgspec.Struct, frozen=True):
     shown: str
     stream: bool
     tally: Tally
+    salt: str = ""
 
 
 class Ledger:
@@ -120,9 +122,13 @@ class Relay:
         self._since_s = exchange.started_s
 
     def start(self, fields: dict[str, msgspec.Raw]) -> None:
-        """Send the request with these fields in its body; everything else happens by callbacks."""
+        """Send the request with these fields in its body; everything else happens by callbacks.
+
+        Raises:
+            BadRequest: One of the fields is wrong; nothing was sent.
+        """
         order, upstream = self.order, self.upstream
-        body = upstream.dialect.encode(fields, name=self._name)
+        body = upstream.dialect.encode(fields, name=self._name, salt=order.salt)
         # Engines want ids that are unique, which the client's own need not be.
         request_id = b"%b-%x" % (self.exchange.request_id, next(self._ledger.serial))
         request = upstream.request(order.route, request_id, body)

@@ -7,7 +7,7 @@ from functools import lru_cache
 import msgspec
 
 from tuneplex.engines.rename import Renamer
-from tuneplex.engines.wire import engine_error, stream_error, with_model
+from tuneplex.engines.wire import engine_error, stream_error, with_fields
 from tuneplex.errors import ApiError
 from tuneplex.types import Route
 
@@ -30,9 +30,9 @@ class OpenAIDialect:
         """`/v1/…`, as OpenAI names it."""
         return f"/v1/{route.value}"
 
-    def encode(self, fields: dict[str, msgspec.Raw], *, name: str) -> bytes:
-        """The client's own fields with another `model`."""
-        return with_model(fields, name)
+    def encode(self, fields: dict[str, msgspec.Raw], *, name: str, salt: str) -> bytes:  # noqa: ARG002 - see below
+        """The client's own fields with another `model`. OpenAI's API has no salt, and servers refuse strange fields."""
+        return with_fields(fields, model=name)
 
     def renamer(self, *, name: str, shown: str) -> Renamer:
         """Exchanges the values of `model` fields."""
