@@ -388,6 +388,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
         kv_use: Share of the KV cache in use, 0 to 1.
         residency: Where it has its adapters; None where the engine cannot tell.
         notice: What a person should know although nothing fails.
+        tenants: Who its pool is reserved for; empty means everybody.
     """
 
     name: str
@@ -406,6 +407,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     kv_use: float = 0.0
     residency: Residency | None = None
     notice: str = ""
+    tenants: tuple[str, ...] = ()
 
 
 class AdapterStatus(msgspec.Struct, frozen=True):

@@ -50,14 +50,15 @@ def keys(incomplete: str) -> list[str]:
 
 
 def _accesses() -> Iterator[Access]:
-    """The snapshots of tenants and keys that fleets keep for the case that their database is down."""
+    """What fleets last knew of their tenants and keys; they keep that for the case that their database is down."""
     import msgspec  # noqa: PLC0415 - help must not pay for what only completion needs
 
+    from tuneplex.app.state import StateDir  # noqa: PLC0415 - the same
     from tuneplex.identity import Access  # noqa: PLC0415 - the same
 
     for state in _states():
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            yield msgspec.msgpack.decode((state / "access.snapshot").read_bytes(), type=Access)
+            yield msgspec.msgpack.decode(StateDir(state).access_file.read_bytes(), type=Access)
 
 
 def _states() -> list[Path]:

@@ -41,7 +41,10 @@ def failure(error: Exception, argv: Sequence[str]) -> Failure:
     if isinstance(error, EngineStartError):
         return Failure(str(error), "`tuneplex logs` shows more", error.tail)
     if isinstance(error, StoreDown):
-        return Failure(str(error), "nothing was changed, and keys that the fleet knows go on; try again")
+        return Failure(
+            str(error),
+            "callers are served on with the keys that are known; `tuneplex status` tells when the database is back",
+        )
     if isinstance(error, TuneplexError):
         return Failure(str(error))
     if isinstance(error, typer.TyperException):

@@ -16,7 +16,7 @@ from tuneplex.cli.terminal import Terminal
 from tuneplex.cli.times import distance, moment, seconds
 from tuneplex.control.bodies import KeyInfo, KeyRotation, KeyWish, Label, NewKey, Seconds
 from tuneplex.errors import UserError
-from tuneplex.identity import KeyState, Scope
+from tuneplex.identity import KeyState, Scope, Tenant
 
 __all__ = ["create", "lifetime", "listing", "revoke", "rotate", "show", "wish"]
 
@@ -67,7 +67,8 @@ def create(state: StateDir, wish: KeyWish, *, as_json: bool) -> int:
     with Admin(state.admin_socket) as admin:
         was_open = not (fleet.gateway.key_sha256 or fleet.gateway.require_key or admin.keys(ended=True))
         made = admin.add_key(wish)
-    _hand_over(terminal, state, made, as_json=as_json)
+        tenant = admin.tenant(made.key.tenant)
+    _hand_over(terminal, state, made, tenant, as_json=as_json)
     for doubt in render.doubts(fleet, wish.adapters, tenant=wish.tenant):
         terminal.warn(doubt)
     if was_open:
@@ -84,13 +85,12 @@ def listing(state: StateDir, tenant: str | None, *, ended: bool, as_json: bool) 
     """
     terminal = Terminal.standard()
     with Admin(state.admin_socket) as admin:
-        if tenant is not None:
-            admin.tenant(tenant)
         found = admin.keys(tenant, ended=ended)
-    if as_json:
-        terminal.json(msgspec.to_builtins(found))
-    else:
-        terminal.show(render.keys(found, time.time()))
+        if as_json:
+            terminal.json(msgspec.to_builtins(found))
+        else:
+            tenants = {one.name: one for one in admin.tenants()}
+            terminal.show(render.keys(found, tenants, time.time()))
     return 0
 
 
@@ -104,10 +104,10 @@ def show(state: StateDir, key_id: str, *, as_json: bool) -> int:
     terminal = Terminal.standard()
     with Admin(state.admin_socket) as admin:
         found = admin.key(key_id)
-    if as_json:
-        terminal.json(msgspec.to_builtins(found))
-    else:
-        terminal.show(render.key(found, time.time()))
+        if as_json:
+            terminal.json(msgspec.to_builtins(found))
+        else:
+            terminal.show(render.key(found, admin.tenant(found.tenant), time.time()))
     return 0
 
 
@@ -124,8 +124,8 @@ def rotate(state: StateDir, key_id: str, *, grace: str, expires: str | None, as_
     with Admin(state.admin_socket) as admin:
         lives = _same_lifetime(admin.key(key_id)) if expires is None else lifetime(expires)
         made = admin.rotate_key(key_id, KeyRotation(grace_s=grace_s, expires_in_s=lives))
-        old = admin.key(key_id)
-    _hand_over(terminal, state, made, as_json=as_json)
+        old, tenant = admin.key(key_id), admin.tenant(made.key.tenant)
+    _hand_over(terminal, state, made, tenant, as_json=as_json)
     if not as_json:
         terminal.note(_farewell(old, time.time()))
     return 0
@@ -180,21 +180,20 @@ def _same_lifetime(old: KeyInfo) -> int | None:
     return None if old.expires is None else max(1, old.expires - old.created)
 
 
-def _hand_over(terminal: Terminal, state: StateDir, made: NewKey, *, as_json: bool) -> None:
+def _hand_over(terminal: Terminal, state: StateDir, made: NewKey, tenant: Tenant, *, as_json: bool) -> None:
     """Print the secret, once; what a person wants to know beside it goes to standard error."""
     if as_json:
         terminal.json(msgspec.to_builtins(made))
         return
     terminal.write(f"{made.secret}\n")
-    terminal.note(_about(made.key, time.time()))
+    terminal.note(_about(made.key, tenant, time.time()))
     terminal.note("The secret is shown this once and kept nowhere. How to use it:")
     terminal.note(f"  {_use(state, made.key)}")
 
 
-def _about(made: KeyInfo, now: float) -> str:
+def _about(made: KeyInfo, tenant: Tenant, now: float) -> str:
     ends = "does not expire" if made.expires is None else f"expires {distance(made.expires, now)}"
-    what = f"may call {render.may_call(made)}" if Scope.USE in made.scopes else f"scopes {', '.join(made.scopes)}"
-    return f"Key {made.id}{_of(made)}: {what}; {ends}."
+    return f"Key {made.id}{_of(made)}: {render.purpose(made, tenant)}; {ends}."
 
 
 def _of(found: KeyInfo) -> str:

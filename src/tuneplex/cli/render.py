@@ -32,18 +32,23 @@ def headline(status: Status, now: float) -> str:
 
 
 def replicas(status: Status) -> Sheet:
-    """One row for each replica."""
+    """One row for each replica; who they are reserved for is only told where some are."""
     wanted = _adapters_by_pool(status.adapters)
+    reserved = any(replica.tenants for replica in status.replicas)
+    tenants = ("TENANTS",) if reserved else ()
+    heads = ("REPLICA", "STATE", "SINCE", "ADAPTERS", "SLOTS", "RUNNING", "WAITING", "KV", "RESTARTS")
     return Sheet(
-        columns=("REPLICA", "STATE", "SINCE", "ADAPTERS", "SLOTS", "RUNNING", "WAITING", "KV", "RESTARTS", "NOTE"),
-        rows=tuple(_replica_row(replica, wanted.get(replica.pool, 0)) for replica in status.replicas),
+        columns=(*heads, *tenants, "NOTE"),
+        rows=tuple(
+            _replica_row(replica, wanted.get(replica.pool, 0), reserved=reserved) for replica in status.replicas
+        ),
         empty="no replicas",
         right=frozenset({"SINCE", "ADAPTERS", "SLOTS", "RUNNING", "WAITING", "KV", "RESTARTS"}),
-        flexible=frozenset({"NOTE"}),
+        flexible=frozenset({"TENANTS", "NOTE"}),
     )
 
 
-def _replica_row(replica: ReplicaStatus, wanted: int) -> tuple[Cell, ...]:
+def _replica_row(replica: ReplicaStatus, wanted: int, *, reserved: bool) -> tuple[Cell, ...]:
     state = "gave up" if replica.gave_up else replica.state.value
     loaded = f"{len(replica.adapters)}/{wanted}"
     return (
@@ -56,6 +61,7 @@ def _replica_row(replica: ReplicaStatus, wanted: int) -> tuple[Cell, ...]:
         Cell(str(replica.waiting)),
         Cell(f"{replica.kv_use:.0%}"),
         Cell(str(replica.restarts), "yellow" if replica.restarts else ""),
+        *((Cell(", ".join(replica.tenants) or "all"),) if reserved else ()),
         Cell(note(replica), "red" if replica.state is ReplicaState.DEAD else "dim"),
     )
 
@@ -156,14 +162,13 @@ def config(entries: Iterable[tuple[str, str, str]]) -> Sheet:
     )
 
 
-def welcome(status: Status, spec: FleetSpec, elapsed_s: float, stop: str) -> Sheet:
-    """What somebody needs who has just started a fleet."""
+def welcome(status: Status, spec: FleetSpec, elapsed_s: float, stop: str, *, keys: bool = False) -> Sheet:
+    """What somebody needs who has just started a fleet; `keys` tells whether tenants have ever been given keys."""
     models = ", ".join((status.base, *(adapter.version.name for adapter in status.adapters), *sorted(status.aliases)))
-    key = "the one of the fleet file" if spec.gateway.key_sha256 else "none is asked for"
     rows = (
         ("base URL", status.url),
         ("models", models),
-        ("key", key),
+        ("key", _key(spec, keys=keys)),
         ("ask", f'tuneplex ask {status.base} "How are you?"'),
         ("stop", stop),
         *(("not loaded", f"{adapter.version.name}: {adapter.detail}") for adapter in status.adapters if adapter.detail),
@@ -173,3 +178,13 @@ def welcome(status: Status, spec: FleetSpec, elapsed_s: float, stop: str) -> She
         rows=tuple((Cell(name, "bold"), Cell(text)) for name, text in rows),
         flexible=frozenset({f"after {format_duration(elapsed_s)}"}),
     )
+
+
+def _key(spec: FleetSpec, *, keys: bool) -> str:
+    if spec.gateway.key_sha256:
+        return "the one of the fleet file, or a tenant's" if keys else "the one of the fleet file"
+    if keys:
+        return "a tenant's; see `tuneplex keys list`"
+    if spec.gateway.require_key:
+        return "needed, and there is none: `tuneplex keys create --tenant default` makes one"
+    return "none is asked for"

@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from tuneplex.cli.terminal import Cell, Sheet
 from tuneplex.cli.times import distance, moment
 from tuneplex.control.bodies import KeyInfo
-from tuneplex.identity import ANY, KeyState, Tenant
+from tuneplex.identity import ANY, KeyState, Scope, Tenant
 from tuneplex.types import FleetSpec
 
-__all__ = ["doubts", "key", "keys", "may_call", "tenant", "tenants"]
+__all__ = ["doubts", "key", "keys", "purpose", "tenant", "tenants"]
 
 _STATE_STYLES = {KeyState.ACTIVE: "green", KeyState.EXPIRED: "yellow", KeyState.REVOKED: "red"}
 
@@ -56,27 +56,45 @@ def tenant(found: Tenant) -> Sheet:
     return _facts("TENANT", found.name, rows)
 
 
-def keys(found: Iterable[KeyInfo], now: float) -> Sheet:
-    """One row for each key."""
+def keys(found: Iterable[KeyInfo], tenants: Mapping[str, Tenant], now: float) -> Sheet:
+    """One row for each key, with what it may really call: that depends on its tenant, too."""
     return Sheet(
         columns=("ID", "TENANT", "LABEL", "SCOPES", "ADAPTERS", "BASE", "STATE", "EXPIRES"),
-        rows=tuple(_key_row(one, now) for one in found),
+        rows=tuple(_key_row(one, tenants.get(one.tenant, Tenant(one.tenant)), now) for one in found),
         empty="no keys; `tuneplex keys create --tenant NAME` makes one",
         flexible=frozenset({"LABEL", "SCOPES", "ADAPTERS", "STATE", "EXPIRES"}),
     )
 
 
-def _key_row(found: KeyInfo, now: float) -> tuple[Cell, ...]:
+def _key_row(found: KeyInfo, tenant: Tenant, now: float) -> tuple[Cell, ...]:
+    state, style = _state(found, tenant)
     return (
         Cell(found.id, "bold"),
         Cell(found.tenant),
         Cell(found.label),
         Cell(_list(found.scopes)),
-        Cell(_patterns(found.adapters)),
-        Cell(_yes(found.base)),
-        Cell(found.state.value, _STATE_STYLES[found.state]),
+        Cell(_reach(found, tenant)),
+        Cell(_yes(found.base and tenant.base)),
+        Cell(state, style),
         Cell(_end(found, now), "yellow" if found.state is KeyState.ACTIVE and found.expires is not None else "dim"),
     )
+
+
+def _state(found: KeyInfo, tenant: Tenant) -> tuple[str, str]:
+    """A key's state, and how it looks; a tenant that is disabled takes its keys with it."""
+    if found.state is KeyState.ACTIVE and tenant.disabled:
+        return "disabled", "red"
+    return found.state.value, _STATE_STYLES[found.state]
+
+
+def _reach(found: KeyInfo, tenant: Tenant) -> str:
+    """The adapters that a key may call: an adapter's name must match the key's patterns and those of its tenant."""
+    limits = [patterns for patterns in (tenant.adapters, found.adapters) if patterns != ANY]
+    if len(limits) > 1 and limits[0] == limits[1]:
+        limits.pop()
+    if not all(limits):
+        return _patterns(())
+    return " and ".join(_patterns(patterns) for patterns in limits) or _patterns(ANY)
 
 
 def _end(found: KeyInfo, now: float) -> str:
@@ -85,15 +103,16 @@ def _end(found: KeyInfo, now: float) -> str:
     return "never" if end is None else distance(end, now)
 
 
-def key(found: KeyInfo, now: float) -> Sheet:
+def key(found: KeyInfo, tenant: Tenant, now: float) -> Sheet:
     """All about one key."""
+    state, _style = _state(found, tenant)
     rows = (
         ("tenant", found.tenant),
         ("label", found.label),
         ("scopes", _list(found.scopes)),
-        ("adapters", f"{_patterns(found.adapters)}, of those that the tenant may call"),
-        ("base", f"{_yes(found.base)}{', if the tenant may' if found.base else ''}"),
-        ("state", found.state.value),
+        ("adapters", _reach(found, tenant)),
+        ("base", _yes(found.base and tenant.base)),
+        ("state", f"{state}, with its tenant" if state == "disabled" else state),
         ("created", _when(found.created, now)),
         ("expires", "never" if found.expires is None else _when(found.expires, now)),
         ("revoked", "" if found.revoked is None else _when(found.revoked, now)),
@@ -102,10 +121,11 @@ def key(found: KeyInfo, now: float) -> Sheet:
     return _facts("KEY", found.id, (row for row in rows if row[1]))
 
 
-def may_call(found: KeyInfo) -> str:
-    """What a key is limited to, in a few words: `acme-* and the base`."""
-    parts = [f"adapters {_patterns(found.adapters)}"] if found.adapters else []
-    return " and ".join((*parts, *(("the base",) if found.base else ()))) or "no model"
+def purpose(found: KeyInfo, tenant: Tenant) -> str:
+    """What a key is good for, in one line."""
+    if Scope.USE not in found.scopes:
+        return f"scopes {_list(found.scopes)}"
+    return f"scopes {_list(found.scopes)}; adapters {_reach(found, tenant)}; base {_yes(found.base and tenant.base)}"
 
 
 def _facts(head: str, name: str, rows: Iterable[tuple[str, str]]) -> Sheet:
@@ -140,7 +160,7 @@ def doubts(fleet: FleetSpec, adapters: Iterable[str], *, tenant: str, isolated: 
     return (
         *(f"no adapter of the fleet matches {pattern!r} now" for pattern in idle),
         *(
-            (f"no pool is reserved for {tenant} now, so its requests are refused (`tenants` of a pool)",)
+            (f"no pool is reserved for {tenant} now, so its requests are refused (see `tenants` of a pool)",)
             if lone
             else ()
         ),

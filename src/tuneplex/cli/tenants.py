@@ -80,7 +80,7 @@ def change(state: StateDir, name: str, wish: TenantChange, *, as_json: bool) -> 
         TuneplexError: Control or the database does not answer.
     """
     if wish == TenantChange():
-        raise UserError("nothing to change was given", hint="see `tuneplex tenants set --help`")
+        raise UserError("nothing was given to change", hint="see `tuneplex tenants set --help`")
     with Admin(state.admin_socket) as admin:
         changed = admin.change_tenant(name, wish)
     _print(changed, as_json=as_json)

@@ -81,3 +81,15 @@ def test_help_does_not_load_what_it_does_not_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_commands_load_neither_the_servers_nor_the_database() -> None:
+    """A command that asks a running fleet stays quick, and completion more so."""
+    script = (
+        "import sys; from tuneplex.cli import complete; complete.tenants(''); complete.keys('');"
+        "print('httpx2' in sys.modules);"
+        "import tuneplex.cli.status, tuneplex.cli.keys, tuneplex.cli.tenants;"
+        "print([name for name in ('starlette', 'uvicorn', 'sqlalchemy', 'pydantic') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["False", "[]"]
