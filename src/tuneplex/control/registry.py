@@ -30,7 +30,7 @@ _RETRY_AFTER_S = 2
 class Records(Protocol):
     """The store as control uses it; `records.Store` is the real one. All of it raises `StoreError`."""
 
-    def prepare(self) -> None:
+    def prepare(self) -> object:
         """Make sure that the tables are there."""
 
     def generation(self) -> int:
