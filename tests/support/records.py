@@ -28,7 +28,6 @@ class MemoryRecords:
         self.cut = False
         self.gate = threading.Event()
         self.gate.set()
-        self.salt = "salt"
         self._tenants = {DEFAULT_TENANT: Tenant(DEFAULT_TENANT)}
         self._keys: dict[str, Key] = {}
         self._generation = 1
@@ -47,6 +46,15 @@ class MemoryRecords:
         if self.cut:
             raise StoreDown("the store (memory) does not answer: the connection is gone")
 
+    def backup(self) -> tuple[int, dict[str, Tenant], dict[str, Key]]:
+        """All that it holds."""
+        return self._generation, self._tenants.copy(), self._keys.copy()
+
+    def restore(self, backup: tuple[int, dict[str, Tenant], dict[str, Key]]) -> None:
+        """Hold that again, and no key was ever made."""
+        self._generation, self._tenants, self._keys = backup
+        self._required = False
+
     def prepare(self) -> None:
         """Nothing is to be made."""
         self._answer()
@@ -63,7 +71,7 @@ class MemoryRecords:
         """What gateways need to know."""
         self._answer()
         active = tuple(key for key in self.keys() if key.state(now) is KeyState.ACTIVE)
-        return Access(self._generation, self._required, self.salt, self.tenants(), active)
+        return Access(self._generation, self._required, "salt", self.tenants(), active)
 
     def tenants(self) -> tuple[Tenant, ...]:
         """All of them, by name."""

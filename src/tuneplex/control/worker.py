@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from tuneplex.errors import StoreDown, StoreError
+from tuneplex.errors import StoreDown, TuneplexError
 
 __all__ = ["Unsure", "Worker"]
 
@@ -74,7 +74,7 @@ class Worker:
 def _run(future: Future[T], work: Callable[[], T]) -> None:
     try:
         result = work()
-    except StoreError as error:
+    except TuneplexError as error:
         future.set_exception(error)
     except Exception as error:  # noqa: BLE001 - whatever a driver raises, control has to go on
         # Only its kind: a driver's message may hold what was being written.
