@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from tuneplex.cli.terminal import Cell, Sheet
@@ -13,27 +14,27 @@ from tuneplex.types import FleetSpec
 
 __all__ = ["doubts", "key", "keys", "purpose", "tenant", "tenants"]
 
+_WILD = re.compile(r"[*?\[]")
 _STATE_STYLES = {KeyState.ACTIVE: "green", KeyState.EXPIRED: "yellow", KeyState.REVOKED: "red"}
 
 
 def tenants(found: Iterable[Tenant], active: Mapping[str, int]) -> Sheet:
     """One row for each tenant, with how many of its keys are active."""
     return Sheet(
-        columns=("TENANT", "ADAPTERS", "BASE", "POOLS", "CACHE", "KEYS", "STATE"),
+        columns=("TENANT", "MODELS", "POOLS", "CACHE", "KEYS", "STATE"),
         rows=tuple(_tenant_row(one, active.get(one.name, 0)) for one in found),
         empty="no tenants",
         right=frozenset({"KEYS"}),
-        flexible=frozenset({"ADAPTERS", "CACHE"}),
+        flexible=frozenset({"MODELS", "CACHE"}),
     )
 
 
 def _tenant_row(found: Tenant, active: int) -> tuple[Cell, ...]:
     return (
         Cell(found.name, "bold"),
-        Cell(_patterns(found.adapters)),
-        Cell(_yes(found.base)),
-        Cell("reserved" if found.isolated else "shared"),
-        Cell(found.cache_group or "own"),
+        Cell(_models(found)),
+        Cell("reserved" if found.isolated else ""),
+        Cell(found.cache_group),
         Cell(str(active)),
         Cell("disabled", "red") if found.disabled else Cell("active", "green"),
     )
@@ -42,13 +43,10 @@ def _tenant_row(found: Tenant, active: int) -> tuple[Cell, ...]:
 def tenant(found: Tenant) -> Sheet:
     """All about one tenant."""
     group = f"shared with the tenants of the group {found.cache_group}" if found.cache_group else "its own"
+    pools = "only those that are reserved for it" if found.isolated else "those that are not reserved for others"
     rows = (
-        ("adapters", _patterns(found.adapters)),
-        ("base", _yes(found.base)),
-        (
-            "pools",
-            "only those that are reserved for it" if found.isolated else "those that are not reserved for others",
-        ),
+        ("models", _models(found)),
+        ("pools", pools),
         ("prefix cache", group),
         ("state", "disabled: none of its keys opens anything" if found.disabled else "active"),
         ("created", moment(found.created)),
@@ -59,10 +57,10 @@ def tenant(found: Tenant) -> Sheet:
 def keys(found: Iterable[KeyInfo], tenants: Mapping[str, Tenant], now: float) -> Sheet:
     """One row for each key, with what it may really call: that depends on its tenant, too."""
     return Sheet(
-        columns=("ID", "TENANT", "LABEL", "SCOPES", "ADAPTERS", "BASE", "STATE", "EXPIRES"),
+        columns=("ID", "TENANT", "LABEL", "SCOPES", "MODELS", "STATE", "EXPIRES"),
         rows=tuple(_key_row(one, tenants.get(one.tenant, Tenant(one.tenant)), now) for one in found),
         empty="no keys; `tuneplex keys create --tenant NAME` makes one",
-        flexible=frozenset({"LABEL", "SCOPES", "ADAPTERS", "STATE", "EXPIRES"}),
+        flexible=frozenset({"LABEL", "SCOPES", "MODELS", "EXPIRES"}),
     )
 
 
@@ -73,8 +71,7 @@ def _key_row(found: KeyInfo, tenant: Tenant, now: float) -> tuple[Cell, ...]:
         Cell(found.tenant),
         Cell(found.label),
         Cell(_list(found.scopes)),
-        Cell(_reach(found, tenant)),
-        Cell(_yes(found.base and tenant.base)),
+        Cell(_models(tenant, found)),
         Cell(state, style),
         Cell(_end(found, now), "yellow" if found.state is KeyState.ACTIVE and found.expires is not None else "dim"),
     )
@@ -87,14 +84,24 @@ def _state(found: KeyInfo, tenant: Tenant) -> tuple[str, str]:
     return found.state.value, _STATE_STYLES[found.state]
 
 
-def _reach(found: KeyInfo, tenant: Tenant) -> str:
-    """The adapters that a key may call: an adapter's name must match the key's patterns and those of its tenant."""
-    limits = [patterns for patterns in (tenant.adapters, found.adapters) if patterns != ANY]
-    if len(limits) > 1 and limits[0] == limits[1]:
-        limits.pop()
-    if not all(limits):
-        return _patterns(())
-    return " and ".join(_patterns(patterns) for patterns in limits) or _patterns(ANY)
+def _models(tenant: Tenant, found: KeyInfo | None = None) -> str:
+    """What a tenant may call, or a key of it: `all`, `all adapters`, `base`, `base, acme-*`, `none`."""
+    adapters = _reach(tenant.adapters, ANY if found is None else found.adapters)
+    base = tenant.base and (found is None or found.base)
+    if adapters == ANY:
+        return "all" if base else "all adapters"
+    return _list((*(("base",) if base else ()), *adapters)) or "none"
+
+
+def _reach(theirs: tuple[str, ...], narrower: tuple[str, ...]) -> tuple[str, ...]:
+    """The patterns of a key within those of its tenant: a name must match one of each."""
+    if theirs == ANY or not narrower:
+        return narrower
+    if narrower in {ANY, theirs} or not theirs:
+        return theirs
+    kept = [one for one in narrower if _WILD.search(one) or any(fnmatchcase(one, pattern) for pattern in theirs)]
+    within = f" (of {_list(theirs)})" if any(_WILD.search(one) for one in kept) else ""
+    return tuple(f"{one}{within if _WILD.search(one) else ''}" for one in kept)
 
 
 def _end(found: KeyInfo, now: float) -> str:
@@ -110,8 +117,7 @@ def key(found: KeyInfo, tenant: Tenant, now: float) -> Sheet:
         ("tenant", found.tenant),
         ("label", found.label),
         ("scopes", _list(found.scopes)),
-        ("adapters", _reach(found, tenant)),
-        ("base", _yes(found.base and tenant.base)),
+        ("models", _models(tenant, found)),
         ("state", f"{state}, with its tenant" if state == "disabled" else state),
         ("created", _when(found.created, now)),
         ("expires", "never" if found.expires is None else _when(found.expires, now)),
@@ -123,9 +129,8 @@ def key(found: KeyInfo, tenant: Tenant, now: float) -> Sheet:
 
 def purpose(found: KeyInfo, tenant: Tenant) -> str:
     """What a key is good for, in one line."""
-    if Scope.USE not in found.scopes:
-        return f"scopes {_list(found.scopes)}"
-    return f"scopes {_list(found.scopes)}; adapters {_reach(found, tenant)}; base {_yes(found.base and tenant.base)}"
+    models = f"; models {_models(tenant, found)}" if Scope.USE in found.scopes else ""
+    return f"scopes {_list(found.scopes)}{models}"
 
 
 def _facts(head: str, name: str, rows: Iterable[tuple[str, str]]) -> Sheet:
@@ -140,16 +145,8 @@ def _when(then: float, now: float) -> str:
     return f"{moment(then)} ({distance(then, now)})"
 
 
-def _patterns(found: Sequence[str]) -> str:
-    return "all" if tuple(found) == ANY else _list(found) or "none"
-
-
 def _list(found: Iterable[str]) -> str:
     return ", ".join(found)
-
-
-def _yes(found: bool) -> str:  # noqa: FBT001 - what it is about stands in the column's head
-    return "yes" if found else "no"
 
 
 def doubts(fleet: FleetSpec, adapters: Iterable[str], *, tenant: str, isolated: bool = False) -> tuple[str, ...]:
