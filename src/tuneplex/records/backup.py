@@ -184,7 +184,7 @@ def _insert(connection: Connection, table: Table, batch: list[dict[str, _Cell]])
         raise _Damaged(f"a row of {table.name!r} has other columns")
     try:
         connection.execute(insert(table), batch)
-    except exc.DataError as error:
+    except (exc.DataError, OverflowError) as error:
         raise _Damaged(f"a row of {table.name!r} has other values") from error
     except exc.DBAPIError:
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.integration.records.conftest import MakeStore
+from tests.integration.records.conftest import MakeStore, MakeUrl
 from tuneplex.errors import StoreConflict, StoreError, StoreMissing
 from tuneplex.identity import Key, KeyState, Scope, Tenant
 from tuneplex.records import Store, digest, mint
@@ -14,11 +14,11 @@ ACME = Tenant("acme", adapters=("acme-*", "shared"), base=False, isolated=True, 
 replace = msgspec.structs.replace
 
 
-def with_key(store: Store, tenant: str = "acme", now: int = 10, **values: int) -> Key:
+def with_key(store: Store, tenant: str = "acme", now: int = 10, expires: int | None = None) -> Key:
     """A key that was just made, and its tenant if there was none."""
     if tenant not in {found.name for found in store.tenants()}:
         store.add_tenant(Tenant(tenant))
-    key, _ = mint(tenant, now, **values)
+    key, _ = mint(tenant, now, expires=expires)
     store.add_key(key)
     return key
 
@@ -32,12 +32,11 @@ def test_new_store(store: Store) -> None:
     assert access.generation == store.generation()
 
 
-def test_salt_stays_and_is_its_own(store: Store, open_store: MakeStore, make_url: object) -> None:
+def test_salt_stays_and_is_its_own(store: Store, open_store: MakeStore, make_url: MakeUrl) -> None:
     """The salt outlives every change, and no two stores have the same."""
     salt = store.access(0).salt
     with_key(store)
     assert store.access(0).salt == salt
-    assert callable(make_url)
     other = open_store(make_url())
     other.prepare()
     assert other.access(0).salt != salt
