@@ -142,7 +142,9 @@ def _check_operation(path: str, operation: Operation) -> None:
     assert variables == {one.name for one in operation.parameters if one.where == "path"}
     assert all(one.required for one in operation.parameters if one.where == "path")
     assert len({(one.name, one.where) for one in operation.parameters}) == len(operation.parameters)
-    assert all(re.fullmatch(r"[1-5]\d\d", status) and one.description for status, one in operation.responses.items())
+    assert all(
+        re.fullmatch(r"[1-5]\d\d|default", status) and one.description for status, one in operation.responses.items()
+    )
 
 
 def _schemas(document: Document) -> Iterator[dict[str, Any]]:

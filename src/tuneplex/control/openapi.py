@@ -17,6 +17,7 @@ _REF = "#/components/schemas/{name}"
 _VARIABLE = re.compile(r"\{([^}]*)\}")
 _ATTRIBUTE = re.compile(r"^ {4}(\w+): (.*)$")
 _EVERYWHERE = (401, 403)
+_OTHERS = "Any other failure"
 
 
 class FailureDetail(msgspec.Struct, frozen=True):
@@ -78,9 +79,13 @@ def _operation(operation: Operation, shape_of: dict[Any, Any]) -> dict[str, Any]
         written["parameters"] = parameters
     if operation.body is not None:
         written["requestBody"] = {"required": True, "content": {JSON: {"schema": shape_of[operation.body]}}}
-    success = _response(operation.status, operation.media, _answer_shape(operation, shape_of))
-    failures = {str(status): _response(status, JSON, shape_of[Failure]) for status in (*operation.errors, *_EVERYWHERE)}
-    written["responses"] = dict(sorted({str(operation.status): success, **failures}.items()))
+    success = _response(_phrase(operation.status), operation.media, _answer_shape(operation, shape_of))
+    failures = {
+        str(status): _response(_phrase(status), JSON, shape_of[Failure]) for status in (*operation.errors, *_EVERYWHERE)
+    }
+    # The gateway sends all of it on, so its own refusals, and control's absence, belong to every operation.
+    others = {"default": _response(_OTHERS, JSON, shape_of[Failure])}
+    written["responses"] = {**dict(sorted({str(operation.status): success, **failures}.items())), **others}
     return written
 
 
@@ -91,8 +96,12 @@ def _answer_shape(operation: Operation, shape_of: dict[Any, Any]) -> dict[str, A
     return None if operation.status == HTTPStatus.NO_CONTENT else {"type": "string"}
 
 
-def _response(status: int, media: str, schema: dict[str, Any] | None) -> dict[str, Any]:
-    described = {"description": HTTPStatus(status).phrase}
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase
+
+
+def _response(words: str, media: str, schema: dict[str, Any] | None) -> dict[str, Any]:
+    described = {"description": words}
     return described if schema is None else {**described, "content": {media.partition(";")[0]: {"schema": schema}}}
 
 

@@ -177,11 +177,11 @@ def _response(operation: Operation, answer: Any) -> Response:  # noqa: ANN401 - 
 
 def handlers() -> dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]:
     """What becomes of exceptions: all of them are answered in OpenAI's shape."""
-    return {ApiError: _api_error, StoreError: _store_error, HTTPException: _http_error}
+    return {ApiError: _api_error, StoreError: _store_error, HTTPException: _http_error, Exception: _api_error}
 
 
 async def _api_error(_request: Request, error: Exception) -> Response:
-    return _failure(error if isinstance(error, ApiError) else ApiError("failed"))
+    return _failure(error if isinstance(error, ApiError) else ApiError("control failed at this; its log says more"))
 
 
 async def _store_error(_request: Request, error: Exception) -> Response:

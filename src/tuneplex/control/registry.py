@@ -72,13 +72,13 @@ class Patience(msgspec.Struct, frozen=True):
 
     Attributes:
         first_s: For the database at the start; then it starts from the snapshot.
-        call_s: For the database at any other time.
+        call_s: For the database at any other time; longer than the store itself waits for it.
         poll_s: Between two looks for what others have changed.
         close_s: For the database at the end.
     """
 
     first_s: float = 2.0
-    call_s: float = 8.0
+    call_s: float = 6.0
     poll_s: float = 0.5
     close_s: float = 1.0
 

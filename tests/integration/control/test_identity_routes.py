@@ -119,6 +119,14 @@ async def test_mistakes_are_named(desk: Desk) -> None:
     problem(await client.get("/tenants/a/b"), 404)
 
 
+async def test_a_failure_of_control_itself(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even what nobody has foreseen is answered in the shape of all errors, and tells nothing of the inside."""
+    monkeypatch.setattr(desk.controller, "metrics", lambda: {}["inside"])
+    transport = httpx2.ASGITransport(desk.app, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://control") as client:
+        assert "inside" not in problem(await client.get("/metrics"), 500)[2]
+
+
 async def test_the_log_tells_who_did_what(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     """Each change is one line with its actor, who cannot add a line; no secret and no digest is in the log."""
     caplog.set_level(logging.INFO)
@@ -147,7 +155,7 @@ async def test_the_document_is_the_api(desk: Desk) -> None:
     assert [server.url for server in document.servers] == ["/admin"]
     rotate = document.paths["/keys/{id}/rotate"].post
     assert rotate is not None
-    assert set(rotate.responses) == {"201", "400", "401", "403", "404", "409", "503"}
+    assert set(rotate.responses) == {"201", "400", "401", "403", "404", "409", "503", "default"}
     assert "sha256" not in msgspec.json.encode(document.components.schemas["KeyInfo"]).decode()
     tenant = document.components.schemas["Tenant"]
     assert tenant["properties"]["name"]["description"] == "Unique in the fleet."
