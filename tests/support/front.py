@@ -219,13 +219,14 @@ async def open_front(
     access: Access | None = None,
     *,
     admin: Callable[[AdminCall], Awaitable[AdminReply]] | None = None,
+    metrics: Callable[[], Awaitable[bytes]] | None = None,
     tls_cert: str | None = None,
     tls_key: str | None = None,
     limits: ConnectionLimits | None = None,
     drain_s: int = 1,
 ) -> AsyncIterator[Front]:
     """Serve `view` on a free port; without `access` there are no keys and nobody needs one."""
-    gateway = Gateway(0, view, access or Access(), admin=admin)
+    gateway = Gateway(0, view, access or Access(), metrics_source=metrics, admin=admin)
     stop = asyncio.Event()
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]

@@ -7,7 +7,7 @@ import pytest
 
 from tuneplex.testing import FakeEngine
 
-BODIES = {
+BODIES: dict[str, dict[str, object]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
     "/v1/completions": {"prompt": "x"},
     "/v1/responses": {"input": "x"},

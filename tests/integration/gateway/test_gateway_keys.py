@@ -173,7 +173,7 @@ async def test_a_key_expires_without_any_news(front: Front) -> None:
     http = await front.connect()
     statuses = []
     while 401 not in statuses:
-        http.request("GET", MODELS, **bearer("brief"))
+        http.request("GET", MODELS, b"", **bearer("brief"))
         statuses.append((await http.response()).status)
         await asyncio.sleep(0.05)
     assert statuses[0] == 200
@@ -193,7 +193,7 @@ async def test_keys_change_under_load(front: Front) -> None:
         while not over.is_set():
             http.post(CHAT, chat(), **bearer("all"))
             seen.add((await http.response()).status)
-            http.request("GET", MODELS, **bearer("all"))
+            http.request("GET", MODELS, b"", **bearer("all"))
             seen.add((await http.response()).status)
             number += 1
 
@@ -310,7 +310,7 @@ async def salts(front: Front, engine: FakeEngine, *secrets: str, **fields: objec
     """What the engine keeps the prompts of these keys apart by."""
     before = len(engine.requests)
     for secret in secrets:
-        assert (await front.post(CHAT, chat(**fields), **bearer(secret))).status == 200
+        assert (await front.post(CHAT, chat("contacts", **fields), **bearer(secret))).status == 200
     return [record.cache_salt for record in engine.requests[before:]]
 
 
