@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from tuneplex.types import AdapterVersion, Base, FleetSpec, GatewaySettings, Lis
 __all__ = ["API_KEY_VARIABLE", "DEFAULT_POOL", "resolve"]
 
 API_KEY_VARIABLE = "TUNEPLEX_API_KEY"
+_TENANTS_KEY = re.compile(r"tpx-[a-z0-9]{12}-[A-Za-z0-9]{43}")
 DEFAULT_POOL = "default"
 _MAX_LORAS = 4
 _LEAST_CPU_LORAS = 8
@@ -230,7 +232,12 @@ def _store(file: FleetFile, env: Mapping[str, str]) -> str:
 
 
 def _general_key(file: FleetFile, env: Mapping[str, str]) -> str | None:
+    """The key in the environment, unless it is a tenant's.
+
+    People keep theirs in the same variable for `tuneplex ask`. As the fleet's own key it could do everything, and
+    would go on after it was revoked.
+    """
     key = env.get(API_KEY_VARIABLE, "").strip()
     if key and not is_token(key):
         raise file.places.error((), f"{API_KEY_VARIABLE} holds characters that a key cannot have")
-    return key or None
+    return None if _TENANTS_KEY.fullmatch(key) else key or None

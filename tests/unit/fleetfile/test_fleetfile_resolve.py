@@ -9,6 +9,7 @@ import pytest
 
 from tuneplex.errors import FleetFileError
 from tuneplex.fleetfile import FleetFile, resolve
+from tuneplex.records import mint
 from tuneplex.types import AdapterVersion, Base, FleetSpec, PoolSpec
 
 LoadText = Callable[[str | bytes], FleetFile]
@@ -181,6 +182,13 @@ def test_general_key_from_the_environment(load_text: LoadText) -> None:
     """TUNEPLEX_API_KEY is the key of a file that names none."""
     spec = resolved(load_text("base: models/tiny\n"), {}, env={"TUNEPLEX_API_KEY": "k"})
     assert spec.gateway.key_sha256 == hashlib.sha256(b"k").hexdigest()
+
+
+def test_tenants_key_in_the_environment_is_not_the_fleets_own(load_text: LoadText) -> None:
+    """A key that a tenant was given must not become one that may do everything and cannot be revoked."""
+    _key, secret = mint("acme", 0)
+    spec = resolved(load_text("base: models/tiny\n"), {}, env={"TUNEPLEX_API_KEY": secret})
+    assert spec.gateway.key_sha256 is None
 
 
 def test_no_key_on_loopback(load_text: LoadText) -> None:
