@@ -73,7 +73,7 @@ def body_of(route: str, topic: str, **fields: object) -> dict[str, object]:
     prompt = " ".join(f"{topic} {number}" for number in range(70))
     limit = "max_output_tokens" if route == "responses" else "max_tokens"
     messages = [{"role": "user", "content": prompt}]
-    said = {
+    said: dict[str, dict[str, object]] = {
         "chat/completions": {"messages": messages},
         "completions": {"prompt": prompt},
         "responses": {"input": prompt},

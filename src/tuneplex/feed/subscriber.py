@@ -56,15 +56,21 @@ class Subscriber:
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _LONGEST_DELAY_S)
                 continue
-            delay = _FIRST_DELAY_S
-            await self._converse(reader, writer)
+            understood = await self._converse(reader, writer)
+            # Who does not speak as we do, as a control of another version, will not be understood any better at once.
+            delay = _FIRST_DELAY_S if understood else _LONGEST_DELAY_S
+            await asyncio.sleep(delay)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Take values in until the other side is gone; whether all of them were understood."""
         reporting = asyncio.create_task(self._send_reports(writer))
         try:
             await self._take_values(reader)
         except FrameError as error:
             logging.getLogger(__name__).warning("control sent neither a view nor access: %s", error)
+            return False
+        else:
+            return True
         finally:
             reporting.cancel()
             if not writer.is_closing():  # uvloop refuses to write where the other side has gone

@@ -181,6 +181,27 @@ async def test_noise_is_cut_off(path: Path) -> None:
         await until(lambda: publisher.connected == 1 and publisher.reports)
 
 
+async def test_a_control_that_is_not_understood_is_asked_again_later(path: Path) -> None:
+    """What is no value of ours changes nothing, and a gateway does not spin over it."""
+    connections = 0
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        body = msgspec.msgpack.encode({"generation": 7, "models": {}})  # a view as it was before there were two kinds
+        writer.write(len(body).to_bytes(4, "big") + body)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_unix_server(speak, path=str(path))
+    async with server, subscribed(path) as gateway:
+        await until(lambda: connections)
+        await asyncio.sleep(0.3)
+        assert connections == 1
+        assert not gateway.views
+        assert not gateway.accesses
+
+
 async def test_frames() -> None:
     """A frame that is cut off is the end, and one with something else in it is an error."""
     decoder = msgspec.msgpack.Decoder(FleetView)

@@ -30,7 +30,7 @@ class OpenAIDialect:
         """`/v1/…`, as OpenAI names it."""
         return f"/v1/{route.value}"
 
-    def encode(self, fields: dict[str, msgspec.Raw], *, name: str, salt: str) -> bytes:  # noqa: ARG002 - see below
+    def encode(self, fields: dict[str, msgspec.Raw], *, name: str, salt: str) -> bytes:  # noqa: ARG002 - only vLLM has salts
         """The client's own fields with another `model`. OpenAI's API has no salt, and servers refuse strange fields."""
         return with_fields(fields, model=name)
 
