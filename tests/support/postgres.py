@@ -17,7 +17,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-__all__ = ["Postgres", "postgres"]
+__all__ = ["GUARDED", "Postgres", "postgres"]
 
 SETTINGS = {
     "listen_addresses": "",  # no port: other sessions of this machine do not meet it
@@ -25,6 +25,7 @@ SETTINGS = {
     "shared_buffers": "16MB",
     "max_connections": "40",
 }
+# Who needs a password, which all others do not.
 GUARDED = "guarded"
 PATIENCE_S = 30.0
 
@@ -109,6 +110,7 @@ def postgres() -> Iterator[Postgres]:
     server = Postgres(programs, directory)
     try:
         server.start()
+        server.sql("postgres", f"CREATE ROLE {GUARDED} LOGIN SUPERUSER PASSWORD 'its-own'")
         yield server
     finally:
         server.stop()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -308,6 +309,27 @@ def test_user_without_rights(postgres: Postgres, postgres_url: str, open_store: 
     store = open_store(postgres_url.replace("postgres@", "guest@"))
     with pytest.raises(StoreRefused, match="lacks rights"):
         store.prepare()
+
+
+def test_store_in_a_schema(postgres: Postgres, postgres_url: str, open_store: MakeStore) -> None:
+    """A store may share a database with tables of the same names, in a schema of its own."""
+    name = postgres_url.partition("@/")[2].partition("?")[0]
+    postgres.sql(name, "CREATE TABLE keys (door TEXT)", "CREATE SCHEMA mine")
+    store = open_store(f"{postgres_url}&options=-csearch_path%3Dmine")
+    store.prepare()
+    store.add_tenant(Tenant("acme"))
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute("SELECT count(*) FROM mine.tenants").fetchone() == (2,)
+        assert connection.execute("SELECT * FROM keys").fetchall() == []
+
+
+@pytest.mark.parametrize("password", ["a@b:c/d?e#f%g&h=i j", "ü-世"])
+def test_password_with_signs(postgres: Postgres, postgres_url: str, open_store: MakeStore, password: str) -> None:
+    """Any password can stand in a URL, with its signs written as a URL writes them."""
+    postgres.sql("postgres", f"ALTER ROLE {GUARDED} PASSWORD '{password}'")
+    store = open_store(postgres_url.replace("postgres@", f"{GUARDED}:{quote(password, safe='')}@"))
+    store.prepare()
+    assert password not in repr(store) + store.where
 
 
 def test_missing_driver(open_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
