@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--lifeline", type=int, required=True)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    for chatty in ("httpx2", "httpcore2"):
+    for chatty in ("alembic", "httpx2", "httpcore2"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     asyncio.run(_run(StateDir(options.state_dir), options.lifeline, os.environ))
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import platformdirs
@@ -12,14 +12,12 @@ import platformdirs
 from tuneplex import fleetfile
 from tuneplex.adapters import Progress, fetch_adapter, fetch_base, make_version
 from tuneplex.app import engine_env
-from tuneplex.app.state import StateDir
-from tuneplex.errors import SourceError, StateError, StoreDown, StoreError
+from tuneplex.errors import SourceError
 from tuneplex.fleetfile import FleetFile, parse_source
-from tuneplex.records import Store, StoreRefused
 from tuneplex.shapes import BaseShape, read_adapter, read_base
 from tuneplex.types import AdapterVersion, Base, FleetSpec
 
-__all__ = ["cache_dir", "engine_python", "prepare", "prepare_store", "preview"]
+__all__ = ["cache_dir", "engine_python", "prepare", "preview"]
 
 
 def cache_dir() -> Path:
@@ -63,32 +61,6 @@ def preview(file: FleetFile) -> FleetSpec | None:
         versions.append(AdapterVersion(name, digest="", path=source.location, rank=rank, pool="", source=""))
     base = Base(name=file.base.name or "", path="")
     return fleetfile.resolve(file, base=base, adapters=versions, python=engine_env.find() or "", env=os.environ)
-
-
-def prepare_store(state: StateDir, spec: FleetSpec) -> str:
-    """See that tenants and keys can be read, and make an empty store where there is none.
-
-    Returns:
-        What a person should know although the fleet can start, or an empty string.
-
-    Raises:
-        StateError: The store cannot be used, or is down while nothing is known of the keys from before.
-    """
-    if not spec.store and state.access_file.exists() and not state.store_file.exists():
-        hint = f"restore a backup with `tuneplex store restore FILE`, or remove {state.access_file} to begin anew"
-        raise StateError(f"the store ({state.store_file}) is gone", hint=hint)
-    try:
-        with closing(Store(state.store_url(spec))) as store:
-            done = store.prepare()
-    except StoreRefused as error:
-        raise StateError(str(error), hint=error.hint) from error
-    except StoreDown as error:
-        if state.access_file.exists():
-            return f"{error}; the fleet starts with the keys that it knew last"
-        raise StateError(str(error), hint="a fleet's first start needs its database") from error
-    except StoreError as error:
-        raise StateError(str(error), hint=error.hint) from error
-    return f"the store is now of revision {done.after}; a copy of the old one is {done.copy}" if done.copy else ""
 
 
 def engine_python(file: FleetFile) -> str:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tuneplex.app.prepare import prepare_store
 from tuneplex.app.state import StateDir
 from tuneplex.cli.terminal import Terminal
 from tuneplex.errors import EngineStartError, StateError
@@ -145,6 +144,8 @@ def write(state: StateDir, spec: FleetSpec) -> None:
     Raises:
         StateError: One does, or the store cannot be used.
     """
+    from tuneplex.app.store_ready import prepare_store  # noqa: PLC0415 - only a start pays for loading the database
+
     refuse_running(state, spec.name)
     state.create()
     state.write_spec(spec)  # first, so that `tuneplex store` finds the store that cannot be used
