@@ -121,7 +121,11 @@ async def test_mistakes_are_named(desk: Desk) -> None:
 
 async def test_a_failure_of_control_itself(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even what nobody has foreseen is answered in the shape of all errors, and tells nothing of the inside."""
-    monkeypatch.setattr(desk.controller, "metrics", lambda: {}["inside"])
+
+    def fail() -> bytes:
+        raise KeyError("inside")
+
+    monkeypatch.setattr(desk.controller, "metrics", fail)
     transport = httpx2.ASGITransport(desk.app, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://control") as client:
         assert "inside" not in problem(await client.get("/metrics"), 500)[2]
