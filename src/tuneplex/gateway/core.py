@@ -204,8 +204,7 @@ class Gateway:
             shown=shown,
             stream=body.stream is True,
             tally=self.ledger.counters.tally(target.label, model.name),
-            # In a pool of its own a tenant has nobody to be kept apart from.
-            salt="" if len(replica.tenants) == 1 else principal.cache_salt,
+            salt=principal.cache_salt,
         )
         Relay(self.ledger, exchange, order, self._upstreams[replica], self.view.settings.timeouts).start(body.fields)
 
