@@ -134,7 +134,7 @@ def call(
 
 
 def soon(lines: list[Line], secret: str, models: set[str] | None) -> None:
-    """Every gateway lets a key see these models, and no more, within a moment; `--log-cli-level=info` tells how long."""
+    """Every gateway lets a key see these models, and no more, within a moment; the log tells how long it took."""
     begun = time.monotonic()
     while any(line.models(secret) != models for line in lines):
         assert time.monotonic() - begun < SOON_S
