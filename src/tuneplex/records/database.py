@@ -84,7 +84,9 @@ class Database:
             StoreConflict: A constraint is broken; nothing was written.
             StoreDown: The database does not answer.
         """
-        with answering(self.where, conflict), self._transaction({_WRITES: True}) as connection:
+        # In PostgreSQL, writers wait for each other by the row that `Store` changes first, and then see what is there.
+        options = {_WRITES: True} if self.path else {"isolation_level": "READ COMMITTED"}
+        with answering(self.where, conflict), self._transaction(options) as connection:
             yield connection
 
     def create_file(self) -> None:
@@ -96,7 +98,9 @@ class Database:
         if self.path is None:
             return
         try:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            os.fchmod(descriptor, 0o600)  # somebody may have copied it here
+            os.close(descriptor)
         except OSError as error:
             raise StoreRefused(f"the store ({self.where}) cannot be opened: {error.strerror}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,9 +36,22 @@ def row(value: Tenant | Key) -> dict[str, Any]:
     Raises:
         StoreConflict: A text holds what only one of the two databases would take.
     """
-    if b"\\u0000" in msgspec.json.encode(value):
+    text = "".join(_texts(value))
+    if "\0" in text:
         raise StoreConflict("a text holds the character NUL, which the store cannot keep")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise StoreConflict("a text holds half of a character") from error
     return msgspec.structs.asdict(value)
+
+
+def _texts(value: Tenant | Key) -> Iterator[str]:
+    for part in msgspec.structs.astuple(value):
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, tuple):
+            yield from part
 
 
 def _value(found: Row[Any], kind: type[_V]) -> _V:

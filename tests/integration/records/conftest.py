@@ -42,6 +42,15 @@ def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
     return lambda: sqlite_url(tmp_path / f"{len(list(tmp_path.glob('*.db')))}.db")
 
 
+@pytest.fixture(autouse=True)
+def _no_database_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Remove the databases of a test when its stores are closed."""
+    yield
+    if "postgres" in request.fixturenames:
+        server: Postgres = request.getfixturevalue("postgres")
+        server.drop_databases()
+
+
 @pytest.fixture
 def open_store() -> Iterator[MakeStore]:
     """Open stores, which are closed at the end."""

@@ -19,7 +19,7 @@ import pytest
 
 from tests.integration.records.conftest import MakeStore
 from tests.support.postgres import GUARDED, Postgres
-from tuneplex.errors import StoreDown, StoreError
+from tuneplex.errors import StoreConflict, StoreDown, StoreMissing
 from tuneplex.identity import Tenant
 from tuneplex.records import Store, StoreRefused, database, mint, sqlite_url
 
@@ -228,7 +228,8 @@ def test_place_where_no_file_can_be(tmp_path: Path, open_store: MakeStore) -> No
 
 
 def test_file_is_private_whatever_the_umask(path: Path, open_store: MakeStore) -> None:
-    """Nobody else can read a store, whatever the process would let them."""
+    """Nobody else can read a store, whatever the process would let them, or a copy had let them."""
+    path.touch(0o666)
     before = os.umask(0)
     try:
         open_store(sqlite_url(path)).prepare()
@@ -342,5 +343,16 @@ def test_missing_driver(open_store: MakeStore, monkeypatch: pytest.MonkeyPatch) 
 
 def test_text_that_one_database_would_not_take(store: Store) -> None:
     """Both databases refuse the same texts."""
-    with pytest.raises(StoreError, match="NUL"):
+    with pytest.raises(StoreConflict, match="NUL"):
         store.add_tenant(Tenant("acme", cache_group="a\0b"))
+    with pytest.raises(StoreConflict, match="half of a character"):
+        store.add_tenant(Tenant("acme", cache_group="\ud800"))
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "", "x" * 10_000, "' OR 1=1; --"])
+def test_odd_names_are_not_found(store: Store, odd: str) -> None:
+    """A name that nothing can have is refused, and the database is not blamed for it."""
+    for call in (store.key, store.remove_tenant, lambda name: store.revoke_key(name, 5)):
+        with pytest.raises((StoreMissing, StoreConflict)):
+            call(odd)
+    assert store.tenants() == (Tenant("default"),)
