@@ -13,13 +13,13 @@ from tuneplex import __version__
 from tuneplex.control.controller import Controller
 from tuneplex.control.identity_routes import identity_operations
 from tuneplex.control.openapi import document
-from tuneplex.control.operations import Call, Conflict, Operation, Query, handlers, routes
+from tuneplex.control.operations import LOCAL_ACTOR, Call, Conflict, Operation, Query, handlers, routes
 from tuneplex.control.registry import Registry
 from tuneplex.engines.driver import KINDS
-from tuneplex.errors import BadRequest
+from tuneplex.errors import BadRequest, Forbidden
 from tuneplex.metrics import CONTENT_TYPE
 from tuneplex.policy.changes import changes
-from tuneplex.types import Change, FleetSpec, Status
+from tuneplex.types import Change, FleetSpec, PoolSpec, Status
 
 __all__ = ["admin_app", "admin_operations"]
 
@@ -65,6 +65,8 @@ def _fleet_operations(
     async def apply(call: Call) -> tuple[Change, ...]:
         spec: FleetSpec = call.body
         _check(spec, controller.launcher_names)
+        if call.actor != LOCAL_ACTOR:
+            _refuse_programs(controller.spec, spec)
         found = changes(controller.spec, spec)
         if not call.flag("dry_run"):
             _refuse_restarts(found)
@@ -79,8 +81,9 @@ def _fleet_operations(
         Operation("GET", "/metrics", "getMetrics", "The gateways' numbers added up, and the engines' figures, for "
                   "Prometheus.", metrics, errors=(400,), media=CONTENT_TYPE),
         Operation("POST", "/apply", "apply", "Bring the fleet to this description. If one difference needs a restart "
-                  "of the fleet, nothing is changed at all.", apply, body=FleetSpec, answer=tuple[Change, ...],
-                  errors=(400, 409), query=(dry_run,)),
+                  "of the fleet, nothing is changed at all. A key cannot change which programs run, nor how.", apply,
+                  body=FleetSpec, answer=tuple[Change, ...],
+                  errors=(400, 403, 409), query=(dry_run,)),
     )  # fmt: skip
 
 
@@ -89,6 +92,20 @@ def _check(spec: FleetSpec, launchers: Collection[str]) -> None:
         if pool.engine not in KINDS or pool.launcher not in launchers:
             words = f"pool {pool.name}: no engine {pool.engine} by the launcher {pool.launcher} here"
             raise BadRequest(words, param=f"pools[{at}]")
+
+
+def _refuse_programs(old: FleetSpec, new: FleetSpec) -> None:
+    """A key that administers a fleet must not become a way to run any program on its machine."""
+    before = {pool.name: pool for pool in old.pools}
+    for at, pool in enumerate(new.pools):
+        known = before.get(pool.name)
+        if pool.launcher == "local" and (known is None or _program(known) != _program(pool)):
+            words = f"pool {pool.name}: what its engines run can only be changed on the machine itself"
+            raise Forbidden(words, param=f"pools[{at}]", code="only_on_the_machine")
+
+
+def _program(pool: PoolSpec) -> tuple[object, ...]:
+    return pool.launcher, pool.engine, pool.python, pool.engine_args, pool.env
 
 
 def _refuse_restarts(found: tuple[Change, ...]) -> None:
