@@ -57,20 +57,27 @@ def run_script(python: Path, name: str, *arguments: str | Path) -> dict[str, Any
     return found
 
 
+def units_of_this_cpu() -> set[str]:
+    """What the native kernel should find here, by Linux's own list."""
+    flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    vectors = {"AVX-512 vectors"} if "avx512_bf16" in flags else set()
+    return vectors | ({"AMX tiles"} if {"amx_tile", "amx_bf16"} <= flags and vectors else set())
+
+
 def test_products_equal_the_plain_reference(engine_python: Path) -> None:
-    """Random batches, ranks, modules and slot changes give what a row-by-row float64 product gives, on both kernels."""
+    """Random batches, ranks, modules and slot changes give what a row-by-row float64 product gives, on every unit."""
     found = run_script(engine_python, "check_products.py", "15")
-    assert found["native"]["steps"] == found["pytorch"]["steps"] > 15
-    assert found["native"]["worst"] <= 1
-    assert found["pytorch"]["worst"] <= 1
+    assert found.keys() == {"PyTorch", *units_of_this_cpu()}
+    assert {part["steps"] for part in found.values()} == {found["PyTorch"]["steps"]}
+    assert found["PyTorch"]["steps"] > 15
+    assert max(part["worst"] for part in found.values()) <= 1
 
 
 @pytest.mark.full
 def test_products_equal_the_plain_reference_in_many_examples(engine_python: Path) -> None:
     """The same for hundreds of examples that are others in every run."""
     found = run_script(engine_python, "check_products.py", "200", "--random")
-    assert found["native"]["worst"] <= 1
-    assert found["pytorch"]["worst"] <= 1
+    assert max(part["worst"] for part in found.values()) <= 1
 
 
 def test_model_agrees_with_peft(engine_python: Path, base_model: Path) -> None:

@@ -3,8 +3,8 @@
 `PYTHON check_products.py [EXAMPLES] [--random]`. Hypothesis makes up the shapes: the largest rank and each slot's own,
 merged modules with parts that an adapter leaves out, float32 and bfloat16, batches of up to 300 rows in any order, and
 slots that get other weights between steps. The stacks are what vLLM's LoRA layers hold (padded to the largest rank),
-and the wrapper is driven as a step of the engine drives it. All runs twice: with the native kernel, and without it, as
-if there had been no C compiler. Without `--random` the examples are the same every time.
+and the wrapper is driven as a step of the engine drives it. All runs with each unit of the CPU that the native kernel
+knows, and without the kernel, as if there had been no C compiler. Without `--random` the examples are always the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from vllm.lora.layers import LoRAMapping
 
-from tuneplex_vllm import tiles
+from tuneplex_vllm import native
 from tuneplex_vllm.wrapper import RankExactWrapper
 
 VOCABULARY = 200
@@ -158,8 +158,8 @@ class Product:
     rounded: torch.Tensor
 
     def allowed(self, dtype: torch.dtype) -> torch.Tensor:
-        """How far a product may be off. bfloat16 rounds three times, by up to 2**-8 each."""
-        return self.terms * 2.0**-20 + (self.rounded * 2.0**-6 if dtype == torch.bfloat16 else 0.0)
+        """How far a product may be off. bfloat16 rounds three times, by up to 2**-8 each. Never 0, to divide by it."""
+        return 2.0**-100 + self.terms * 2.0**-20 + (self.rounded * 2.0**-6 if dtype == torch.bfloat16 else 0.0)
 
 
 def reference(y: torch.Tensor, x: torch.Tensor, layer: Layer | Embedding, slots: Slots, scale: float) -> Product:
@@ -320,17 +320,20 @@ def main(examples: int, *, fixed: bool) -> dict[str, Any]:
     for dtype in (torch.float32, torch.bfloat16):
         found.extend(written_in_and_between_steps(dtype))
     check()
-    return {"worst": max(found), "steps": len(found), "without tiles": tiles.obstacle(torch.bfloat16, 1)}
+    return {"worst": max(found), "steps": len(found), "obstacle": native.obstacle(torch.bfloat16, 1)}
 
 
-def both(examples: int, *, fixed: bool) -> dict[str, Any]:
-    """With the native kernel, and without."""
+def every(examples: int, *, fixed: bool) -> dict[str, Any]:
+    """With each unit of the native kernel, and without the kernel."""
     torch.set_num_threads(1)  # several spin at their barriers when the machine is busy
-    native = main(examples, fixed=fixed)
-    with mock.patch.object(tiles, "_native", None):
-        return {"native": native, "pytorch": main(examples, fixed=fixed)}
+    found = {}
+    for unit in native.units():
+        native.choose(unit)
+        found[unit] = main(examples, fixed=fixed)
+    with mock.patch.object(native, "_native", None):
+        return {**found, "PyTorch": main(examples, fixed=fixed)}
 
 
 if __name__ == "__main__":
     numbers = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
-    print("RESULT " + json.dumps(both(*numbers or [60], fixed="--random" not in sys.argv)))
+    print("RESULT " + json.dumps(every(*numbers or [60], fixed="--random" not in sys.argv)))

@@ -1,4 +1,5 @@
-/* LoRA products for a batch of many adapters, on the matrix tiles (AMX) of recent x86 CPUs.
+/* LoRA products for a batch of many adapters, on x86 CPUs that multiply bfloat16: with matrix tiles (AMX), or with
+ * vectors of AVX-512.
  *
  *     y[rows, columns] += bf16(x[rows] @ A) @ B       for every adapter of a step, at its own rank
  *
@@ -8,7 +9,7 @@
  *
  * Layout of weights, made by native.py. A matrix W[n, k], "n outputs of k inputs", lies as column tiles of 16 outputs
  * (the last of A may be narrower); in a tile, pairs of inputs lie side by side for each output, as TDPBF16PS wants it:
- * tile[k / 2][output][2]. k of A is filled up to a multiple of 32 with zeros, k of B (the rank) to an even number.
+ * tile[k / 2][output][2]. VDPBF16PS wants the same, a tile's row being one vector. k of A is filled up to a multiple of 32 with zeros, k of B (the rank) to an even number.
  *
  * Everything below is private to tuneplex_vllm.native, which checks shapes and keeps the memory alive.
  */
@@ -28,6 +29,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #define AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512bf16")))
+#define AVX __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+/* For functions whose first arguments are constants: loops over them are unrolled, and their arrays become registers. */
+#define SHAPED static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
 
 typedef uint16_t bf16;
 
@@ -98,11 +103,25 @@ static void shape(Shapes *shapes, int tile, int64_t rows, int64_t bytes) {
     shapes->bytes[tile] = (uint16_t)bytes;
 }
 
-/* --- The two products, for at most ROWS rows */
+/* --- What both kinds of products need */
+
+AVX static inline __m512 widened(__m256i value) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(value), 16));
+}
+
+/* to[column] += sums, of which those in the mask count. */
+AVX static inline void accumulate(__m512 sums, bf16 *to, __mmask16 mask) {
+    __m512 old = widened(_mm256_maskz_loadu_epi16(mask, to));
+    _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(_mm512_add_ps(old, sums)));
+}
+
+static inline uint16_t first_of_16(int64_t count) { return (uint16_t)((1u << at_most(count, WIDE)) - 1); }
+
+/* --- The two products on tiles, for at most ROWS rows */
 
 /* float32 [rows, width] to bfloat16. */
 AMX static void narrow(const float *from, bf16 *to, int64_t stride, int64_t rows, int64_t width) {
-    __mmask16 mask = (__mmask16)((1u << width) - 1);
+    __mmask16 mask = first_of_16(width);
     for (int64_t i = 0; i < rows; i++) {
         __m256i value = (__m256i)_mm512_cvtneps_pbh(_mm512_load_ps(from + i * WIDE));
         _mm256_mask_storeu_epi16(to + i * stride, mask, value);
@@ -110,8 +129,8 @@ AMX static void narrow(const float *from, bf16 *to, int64_t stride, int64_t rows
 }
 
 /* low[rows, 16 c .. 16 (c + 2)] = x @ A: two column tiles at once where two full ones are left, otherwise one. */
-AMX static void shrink(const bf16 *x, int64_t x_stride, const Weights *w, int64_t rows, int64_t c, bf16 *low,
-                       int64_t low_stride) {
+AMX static void shrink_tiles(const bf16 *x, int64_t x_stride, const Weights *w, int64_t rows, int64_t c, bf16 *low,
+                             int64_t low_stride) {
     float sums[2][ROWS * WIDE] __attribute__((aligned(64)));
     int64_t last = at_most(w->rank, (c + 2) * WIDE);
     for (int64_t column = c * WIDE; column < last;) {
@@ -146,10 +165,6 @@ AMX static void shrink(const bf16 *x, int64_t x_stride, const Weights *w, int64_
     }
 }
 
-AMX static __m512 widened(__m256i value) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(value), 16));
-}
-
 /* y[rows, 32 columns] += two tiles of sums. */
 AMX static void accumulate_two(const float *first, const float *second, bf16 *y, int64_t y_stride, const int64_t *row,
                                int64_t rows) {
@@ -163,15 +178,10 @@ AMX static void accumulate_two(const float *first, const float *second, bf16 *y,
 }
 
 /* y[rows, columns] += one tile of sums, of which at most 16 columns count. */
-AMX static void accumulate(const float *sums, bf16 *y, int64_t y_stride, const int64_t *row, int64_t rows,
-                           int64_t columns) {
-    __mmask16 mask = (__mmask16)((1u << at_most(columns, WIDE)) - 1);
-    for (int64_t i = 0; i < rows; i++) {
-        bf16 *at = y + row[i] * y_stride;
-        __m512 old = widened(_mm256_maskz_loadu_epi16(mask, at));
-        __m512 sum = _mm512_add_ps(old, _mm512_load_ps(sums + i * WIDE));
-        _mm256_mask_storeu_epi16(at, mask, (__m256i)_mm512_cvtneps_pbh(sum));
-    }
+AMX static void accumulate_one(const float *sums, bf16 *y, int64_t y_stride, const int64_t *row, int64_t rows,
+                               int64_t columns) {
+    __mmask16 mask = first_of_16(columns);
+    for (int64_t i = 0; i < rows; i++) accumulate(_mm512_load_ps(sums + i * WIDE), y + row[i] * y_stride, mask);
 }
 
 /* Tile numbers are part of the instruction, so loops over them are written out. */
@@ -190,8 +200,8 @@ AMX static void accumulate(const float *sums, bf16 *y, int64_t y_stride, const i
     if (T < tiles) _tile_stored(T, sums[T], WIDE * 4);
 
 /* y[rows, 16 first .. 16 last] += low @ B, four column tiles at a time. */
-AMX static void expand(const bf16 *low, int64_t low_stride, const Part *part, int64_t first, int64_t last, bf16 *y,
-                       int64_t y_stride, const int64_t *row, int64_t rows) {
+AMX static void expand_tiles(const bf16 *low, int64_t low_stride, const Part *part, int64_t first, int64_t last, bf16 *y,
+                             int64_t y_stride, const int64_t *row, int64_t rows) {
     float sums[4][ROWS * WIDE] __attribute__((aligned(64)));
     int64_t size = part->rank * WIDE, full = part->rank / DEPTH * DEPTH, rest = part->rank - full;
     Shapes shapes = {.palette = 1};
@@ -224,11 +234,121 @@ AMX static void expand(const bf16 *low, int64_t low_stride, const Part *part, in
                 accumulate_two(sums[tile], sums[tile + 1], y + column, y_stride, row, rows);
                 tile++;
             } else {
-                accumulate(sums[tile], y + column, y_stride, row, rows, part->outputs - column);
+                accumulate_one(sums[tile], y + column, y_stride, row, rows, part->outputs - column);
             }
         }
     }
 }
+
+/* Other libraries in this process use tiles too, and some remember what shapes they set. So these are put back. */
+AMX static Shapes shapes_now(void) {
+    Shapes shapes;
+    _tile_storeconfig(&shapes);
+    return shapes;
+}
+
+AMX static void put_back(const Shapes *shapes) {
+    if (shapes->palette) {
+        _tile_loadconfig(shapes);
+    } else {
+        _tile_release();
+    }
+}
+
+/* --- The two products on vectors, for at most ROWS rows */
+
+/* sums[r][t] = x[r] . column tile t, for a number of rows and tiles that is known when this is compiled. */
+AVX SHAPED void multiply(const int rows, const int tiles, __m512 *sums, const bf16 *x, int64_t x_stride, const bf16 *w,
+                         int64_t w_size, int64_t width, int64_t k) {
+    __mmask16 mask = first_of_16(width);
+    UNROLL for (int i = 0; i < rows * tiles; i++) sums[i] = _mm512_setzero_ps();
+    for (int64_t pair = 0; pair < k / 2; pair++, x += 2, w += 2 * width) {
+        __m512bh weights[4];
+        UNROLL for (int t = 0; t < tiles; t++) weights[t] = (__m512bh)_mm512_maskz_loadu_epi32(mask, w + t * w_size);
+        UNROLL for (int r = 0; r < rows; r++) {
+            int32_t two;
+            memcpy(&two, x + r * x_stride, sizeof two);
+            __m512bh value = (__m512bh)_mm512_set1_epi32(two);
+            UNROLL for (int t = 0; t < tiles; t++) {
+                sums[r * tiles + t] = _mm512_dpbf16_ps(sums[r * tiles + t], weights[t], value);
+            }
+        }
+    }
+}
+
+AVX SHAPED void shrink_block(const int rows, const int tiles, const bf16 *x, int64_t x_stride, const Weights *w,
+                             int64_t column, int64_t width, bf16 *low, int64_t low_stride) {
+    __m512 sums[16];
+    multiply(rows, tiles, sums, x, x_stride, w->a + column * w->depth, WIDE * w->depth, width, w->depth);
+    UNROLL for (int i = 0; i < rows * tiles; i++) {
+        bf16 *to = low + i / tiles * low_stride + column + i % tiles * WIDE;
+        _mm256_mask_storeu_epi16(to, first_of_16(width), (__m256i)_mm512_cvtneps_pbh(sums[i]));
+    }
+}
+
+AVX SHAPED void expand_block(const int rows, const int tiles, const bf16 *low, int64_t low_stride, const Part *part,
+                             int64_t tile, bf16 *y, int64_t y_stride, const int64_t *row) {
+    __m512 sums[16];
+    int64_t size = part->rank * WIDE;
+    multiply(rows, tiles, sums, low, low_stride, part->b + tile * size, size, WIDE, part->rank);
+    UNROLL for (int i = 0; i < rows * tiles; i++) {
+        int64_t column = (tile + i % tiles) * WIDE;
+        accumulate(sums[i], y + row[i / tiles] * y_stride + column, first_of_16(part->outputs - column));
+    }
+}
+
+/* Call DO(rows, ...) for blocks of 8, 4, 2 and 1 rows, or of 4, 2 and 1. */
+#define EIGHTS(DO, ...)                                                    \
+    for (; at + 8 <= rows; at += 8) DO(8, __VA_ARGS__);                    \
+    FOURS(DO, __VA_ARGS__)
+#define FOURS(DO, ...)                                                     \
+    for (; at + 4 <= rows; at += 4) DO(4, __VA_ARGS__);                    \
+    if (at + 2 <= rows) DO(2, __VA_ARGS__), at += 2;                       \
+    if (at < rows) DO(1, __VA_ARGS__)
+#define SHRINK(ROWS, TILES) \
+    shrink_block(ROWS, TILES, x + at * x_stride, x_stride, w, column, width, low + at * low_stride, low_stride)
+#define EXPAND(ROWS, TILES) \
+    expand_block(ROWS, TILES, low + at * low_stride, low_stride, part, j, y, y_stride, row + at)
+
+AVX static void shrink_vectors(const bf16 *x, int64_t x_stride, const Weights *w, int64_t rows, int64_t c, bf16 *low,
+                               int64_t low_stride) {
+    int64_t last = at_most(w->rank, (c + 2) * WIDE);
+    for (int64_t column = c * WIDE, at = 0; column < last; at = 0) {
+        int64_t width = at_most(last - column, WIDE);
+        if (last - column == 2 * WIDE) {
+            EIGHTS(SHRINK, 2);
+            column += 2 * WIDE;
+        } else {
+            EIGHTS(SHRINK, 1);
+            column += WIDE;
+        }
+    }
+}
+
+AVX static void expand_vectors(const bf16 *low, int64_t low_stride, const Part *part, int64_t first, int64_t last,
+                               bf16 *y, int64_t y_stride, const int64_t *row, int64_t rows) {
+    for (int64_t j = first, at = 0; j < last; at = 0) {
+        if (last - j >= 4) {
+            FOURS(EXPAND, 4);
+            j += 4;
+        } else {
+            FOURS(EXPAND, 1);
+            j += 1;
+        }
+    }
+}
+
+/* --- Which of them this process uses */
+
+typedef struct {
+    const char *name;
+    void (*shrink)(const bf16 *, int64_t, const Weights *, int64_t, int64_t, bf16 *, int64_t);
+    void (*expand)(const bf16 *, int64_t, const Part *, int64_t, int64_t, bf16 *, int64_t, const int64_t *, int64_t);
+} Unit;
+
+static const Unit TILES = {"AMX tiles", shrink_tiles, expand_tiles};
+static const Unit VECTORS = {"AVX-512 vectors", shrink_vectors, expand_vectors};
+static const Unit *unit;
 
 /* --- All of a batch, shared among threads */
 
@@ -292,7 +412,7 @@ static void shrink_group(const Job *job, const Group *group, const Weights *w, i
         for (int64_t c = 0; c < pieces(w->rank, WIDE); c += 2) {
             if (!is_mine(share)) continue;
             if (!x) x = block_of_x(job, w, row, rows, thread, &stride);
-            shrink(x, stride, w, rows, c, low, job->low_stride);
+            unit->shrink(x, stride, w, rows, c, low, job->low_stride);
         }
     }
 }
@@ -306,45 +426,36 @@ static void expand_group(const Job *job, const Group *group, const Weights *w, S
             int64_t tiles = pieces(part->outputs, WIDE);
             for (int64_t j = 0; j < tiles; j += CHUNK) {
                 if (!is_mine(share)) continue;
-                expand(low + part->low, job->low_stride, part, j, at_most(j + CHUNK, tiles), job->y + part->column,
-                       job->y_stride, row, rows);
+                unit->expand(low + part->low, job->low_stride, part, j, at_most(j + CHUNK, tiles), job->y + part->column,
+                             job->y_stride, row, rows);
             }
         }
     }
 }
 
-/* Other libraries in this process use tiles too, and some remember what shapes they set. So these are put back. */
-AMX static Shapes shapes_now(void) {
-    Shapes shapes;
-    _tile_storeconfig(&shapes);
-    return shapes;
-}
-
-AMX static void put_back(const Shapes *shapes) {
-    if (shapes->palette) {
-        _tile_loadconfig(shapes);
-    } else {
-        _tile_release();
-    }
-}
-
 static void shrink_all(const Job *job, int64_t thread, int64_t threads) {
-    Shapes before = shapes_now();
     Share share = share_of(count_pieces(job, shrink_pieces), thread, threads);
     for (const Group *group = job->plan->group; group < job->plan->group + job->plan->groups; group++) {
         const Weights *w = job->weights[group->slot];
         if (w) shrink_group(job, group, w, thread, &share);
     }
-    put_back(&before);
 }
 
 static void expand_all(const Job *job, int64_t thread, int64_t threads) {
-    Shapes before = shapes_now();
     Share share = share_of(count_pieces(job, expand_pieces), thread, threads);
     for (const Group *group = job->plan->group; group < job->plan->group + job->plan->groups; group++) {
         const Weights *w = job->weights[group->slot];
         if (w) expand_group(job, group, w, &share);
     }
+}
+
+static void keeping_shapes(void (*work)(const Job *, int64_t, int64_t), const Job *job, int64_t thread, int64_t threads) {
+    if (unit != &TILES) {
+        work(job, thread, threads);
+        return;
+    }
+    Shapes before = shapes_now();
+    work(job, thread, threads);
     put_back(&before);
 }
 
@@ -354,16 +465,16 @@ static void (*omp_parallel)(void (*)(void *), void *, unsigned, unsigned);
 static int (*omp_thread)(void);
 static int (*omp_threads)(void);
 
-static void shrink_thread(void *job) { shrink_all(job, omp_thread(), omp_threads()); }
-static void expand_thread(void *job) { expand_all(job, omp_thread(), omp_threads()); }
+static void shrink_thread(void *job) { keeping_shapes(shrink_all, job, omp_thread(), omp_threads()); }
+static void expand_thread(void *job) { keeping_shapes(expand_all, job, omp_thread(), omp_threads()); }
 
 static void run(Job *job, int64_t threads) {
     if (threads > 1) {
         omp_parallel(shrink_thread, job, (unsigned)threads, 0);
         omp_parallel(expand_thread, job, (unsigned)threads, 0);
     } else {
-        shrink_all(job, 0, 1);
-        expand_all(job, 0, 1);
+        keeping_shapes(shrink_all, job, 0, 1);
+        keeping_shapes(expand_all, job, 0, 1);
     }
 }
 
@@ -408,14 +519,55 @@ static PyObject *add(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Why this CPU, or this kernel of Linux, cannot run `add`; NULL if it can. A process may use tiles once it has asked. */
-static const char *why_not(void) {
-    unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return "this CPU has no AMX";
-    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1)) return "this CPU has no AVX512-BF16";
-    /* ARCH_REQ_XCOMP_PERM for tile data. */
-    if (syscall(SYS_arch_prctl, 0x1023, 18) != 0) return "the operating system does not allow AMX";
-    return NULL;
+static int has(unsigned leaf, unsigned sub, int reg, int bit) {
+    unsigned at[4];
+    return __get_cpuid_count(leaf, sub, &at[0], &at[1], &at[2], &at[3]) && at[reg] >> bit & 1;
+}
+
+enum { EAX, EBX, ECX, EDX };
+
+/* AVX512-BF16, and what belongs to it on every CPU that has it; and that the kernel of Linux saves its registers. */
+static int has_vectors(void) {
+    return has(7, 1, EAX, 5) && has(7, 0, EBX, 16) && has(7, 0, EBX, 30) && has(7, 0, EBX, 31) &&
+           __builtin_cpu_supports("avx512f");
+}
+
+/* A process may use tiles once it has asked: ARCH_REQ_XCOMP_PERM for tile data. */
+static int has_tiles(void) {
+    return has(7, 0, EDX, 22) && has(7, 0, EDX, 24) && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+}
+
+static const Unit *const UNITS[] = {&TILES, &VECTORS};
+static int usable[2];
+
+static void find_units(void) {
+    usable[1] = has_vectors();
+    usable[0] = usable[1] && has_tiles();
+    unit = usable[0] ? &TILES : usable[1] ? &VECTORS : NULL;
+}
+
+static PyObject *units(PyObject *module, PyObject *unused) {
+    PyObject *names = PyList_New(0);
+    (void)module, (void)unused;
+    for (int i = 0; i < 2 && names; i++) {
+        PyObject *name = usable[i] ? PyUnicode_FromString(UNITS[i]->name) : NULL;
+        if (name && PyList_Append(names, name) != 0) Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+static PyObject *choose(PyObject *module, PyObject *args) {
+    const char *name;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "s", &name)) return NULL;
+    for (int i = 0; i < 2; i++) {
+        if (usable[i] && strcmp(UNITS[i]->name, name) == 0) {
+            unit = UNITS[i];
+            Py_RETURN_NONE;
+        }
+    }
+    return PyErr_Format(PyExc_ValueError, "no '%s' here", name);
 }
 
 static void find_openmp(void) {
@@ -428,22 +580,20 @@ static void find_openmp(void) {
 #else
 
 static void *omp_parallel;
-static const char *why_not(void) { return "this platform has no AMX"; }
+static void find_units(void) {}
 static void find_openmp(void) {}
 static PyObject *add(PyObject *module, PyObject *args) {
     (void)module, (void)args;
-    PyErr_SetString(PyExc_RuntimeError, why_not());
+    PyErr_SetString(PyExc_RuntimeError, "not on this platform");
     return NULL;
+}
+static PyObject *choose(PyObject *module, PyObject *args) { return add(module, args); }
+static PyObject *units(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyList_New(0);
 }
 
 #endif
-
-static const char *reason;
-
-static PyObject *obstacle(PyObject *module, PyObject *unused) {
-    (void)module, (void)unused;
-    return PyUnicode_FromString(reason ? reason : "");
-}
 
 static PyObject *parallel(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
@@ -452,7 +602,8 @@ static PyObject *parallel(PyObject *module, PyObject *unused) {
 
 static PyMethodDef methods[] = {
     {"add", add, METH_VARARGS, "add(weights, plan, y, y_stride, x, x_stride, threads): addresses, and strides in elements."},
-    {"obstacle", obstacle, METH_NOARGS, "Why `add` cannot run on this machine; empty when it can."},
+    {"units", units, METH_NOARGS, "What `add` can compute with on this machine, the fastest first; it begins with that."},
+    {"choose", choose, METH_VARARGS, "choose(unit): let `add` compute with another of the units, for tests."},
     {"parallel", parallel, METH_NOARGS, "Whether PyTorch's OpenMP threads were found; without them `add` uses one."},
     {NULL, NULL, 0, NULL},
 };
@@ -460,6 +611,6 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 
 
 PyMODINIT_FUNC PyInit__native(void) {
     find_openmp();
-    reason = why_not();
+    find_units();
     return PyModule_Create(&definition);
 }

@@ -10,8 +10,8 @@ import torch
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
 from tuneplex_vllm.grouped import GroupedProducts
+from tuneplex_vllm.native import NativeProducts, obstacle, units
 from tuneplex_vllm.plan import Plan
-from tuneplex_vllm.tiles import TileProducts, obstacle
 from tuneplex_vllm.weights import Part, parts_of, stacks_of, used_rank
 
 __all__ = ["RankExactWrapper"]
@@ -20,7 +20,7 @@ _log = logging.getLogger("vllm.tuneplex")
 
 
 class _Products(Protocol):
-    """One module's products, of `GroupedProducts` or `TileProducts`."""
+    """One module's products, of `GroupedProducts` or `NativeProducts`."""
 
     def write(self, slot: int, parts: list[Part]) -> None: ...
 
@@ -39,14 +39,14 @@ class RankExactWrapper(PunicaWrapperCPU):
         super().__init__(*args, **kwargs)
         self._slots: list[int] = []
         self._tokens: Plan | None = None
-        self._sampled: Plan | None = None
+        self._sampled = Plan()
         # By the identity of the stack that a layer hands over; the layer is kept, so no other object can have it.
         self._modules: dict[int, tuple[object, _Products]] = {}
         self._embeddings: dict[int, dict[int, torch.Tensor]] = {}
         self._threads = torch.get_num_threads()
         if (config := kwargs.get("lora_config")) is not None:
             why_not = obstacle(config.lora_dtype, self._threads)
-            how = f"in PyTorch, not on AMX tiles: {why_not}" if why_not else "on AMX tiles"
+            how = f"in PyTorch, because {why_not}" if why_not else f"on {units()[0]}"
             _log.info("tuneplex-vllm is active: LoRA runs on the CPU at each adapter's own rank, %s.", how)
 
     def update_metadata(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the same
@@ -54,7 +54,7 @@ class RankExactWrapper(PunicaWrapperCPU):
         super().update_metadata(*args, **kwargs)
         self._slots = self.token_lora_indices.tolist()
         self._tokens = Plan(self._slots) or None
-        self._sampled = Plan(self.sampler_indices.tolist()) or None
+        self._sampled = Plan(self.sampler_indices.tolist())
 
     def slot_changed(self, slot: int, layers: Iterable[object]) -> None:
         """Copy the weights of a slot anew, or drop the copies of one that is empty now.
@@ -132,8 +132,8 @@ class RankExactWrapper(PunicaWrapperCPU):
             first = x.storage_offset() // x.stride(0)
             slots = self._slots[first : first + rows]
             return Plan(slots) if len(slots) == rows else None
-        if self._sampled is not None and self._sampled.length == rows:
-            return self._sampled
+        if self._sampled.length == rows:
+            return self._sampled or None
         return self._tokens if len(self._slots) == rows else None  # a view of everything
 
     def _write_embedding(self, b_stack: torch.Tensor, slot: int) -> None:
@@ -154,7 +154,7 @@ class RankExactWrapper(PunicaWrapperCPU):
         slots, _, _, inputs = a[0].shape
         if obstacle(a[0].dtype, self._threads):
             return GroupedProducts(slots)
-        return TileProducts(inputs, sum(stack.shape[2] for stack in b), slots, self._threads)
+        return NativeProducts(inputs, sum(stack.shape[2] for stack in b), slots, self._threads)
 
 
 def _add(products: _Products, y: torch.Tensor, x: torch.Tensor, plan: Plan, scale: float) -> None:

@@ -1,4 +1,4 @@
-"""LoRA products on the matrix tiles of recent x86 CPUs: the weights' layout for `_native.c`, and the call."""
+"""LoRA products by the native kernel: the weights' layout for `_native.c`, and the call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from tuneplex_vllm.plan import Plan
 from tuneplex_vllm.weights import Part
 
-__all__ = ["TileProducts", "obstacle"]
+__all__ = ["NativeProducts", "choose", "obstacle", "units"]
 
 _WIDE = 16
 """Outputs of a column tile."""
@@ -25,18 +25,32 @@ except ImportError:  # it was installed without a C compiler
     _native = None
 
 
+def units() -> list[str]:
+    """What the kernel can compute with on this CPU, the fastest first; it begins with that one."""
+    return list(_native.units()) if _native is not None else []
+
+
+def choose(unit: str) -> None:
+    """Let the kernel compute with another of its units, as tests want it.
+
+    Raises:
+        ValueError: This CPU has no such unit.
+    """
+    _native.choose(unit)
+
+
 def obstacle(dtype: torch.dtype, threads: int) -> str:
-    """Why the products cannot run on tiles; empty when they can."""
+    """Why the kernel cannot run; empty when it can."""
     if _native is None:
         return "it was built without a C compiler"
     if dtype is not torch.bfloat16:
         return f"it computes bfloat16, not {str(dtype).removeprefix('torch.')}"
     if threads > 1 and not _native.parallel():
         return "PyTorch's OpenMP threads were not found"
-    return str(_native.obstacle())
+    return "" if units() else "this CPU has no instructions for bfloat16 that it knows"
 
 
-class TileProducts:
+class NativeProducts:
     """One module's products, as `GroupedProducts`, in bfloat16.
 
     Args:
