@@ -8,7 +8,7 @@ from tuneplex.cli.terminal import Cell, Sheet
 from tuneplex.types import AdapterStatus, Change, FleetSpec, ReplicaState, ReplicaStatus, Resident, Status, Tier
 from tuneplex.units import format_duration
 
-__all__ = ["adapters", "changes", "config", "headline", "replicas", "welcome"]
+__all__ = ["adapters", "changes", "config", "headline", "replicas", "reserved", "welcome"]
 
 _STATE_STYLES = {
     ReplicaState.REQUESTED: "yellow",
@@ -32,23 +32,24 @@ def headline(status: Status, now: float) -> str:
 
 
 def replicas(status: Status) -> Sheet:
-    """One row for each replica; who they are reserved for is only told where some are."""
+    """One row for each replica."""
     wanted = _adapters_by_pool(status.adapters)
-    reserved = any(replica.tenants for replica in status.replicas)
-    tenants = ("TENANTS",) if reserved else ()
-    heads = ("REPLICA", "STATE", "SINCE", "ADAPTERS", "SLOTS", "RUNNING", "WAITING", "KV", "RESTARTS")
     return Sheet(
-        columns=(*heads, *tenants, "NOTE"),
-        rows=tuple(
-            _replica_row(replica, wanted.get(replica.pool, 0), reserved=reserved) for replica in status.replicas
-        ),
+        columns=("REPLICA", "STATE", "SINCE", "ADAPTERS", "SLOTS", "RUNNING", "WAITING", "KV", "RESTARTS", "NOTE"),
+        rows=tuple(_replica_row(replica, wanted.get(replica.pool, 0)) for replica in status.replicas),
         empty="no replicas",
         right=frozenset({"SINCE", "ADAPTERS", "SLOTS", "RUNNING", "WAITING", "KV", "RESTARTS"}),
-        flexible=frozenset({"TENANTS", "NOTE"}),
+        flexible=frozenset({"NOTE"}),
     )
 
 
-def _replica_row(replica: ReplicaStatus, wanted: int, *, reserved: bool) -> tuple[Cell, ...]:
+def reserved(status: Status) -> tuple[str, ...]:
+    """A line for each pool that is not for everybody; the table of replicas has no room left on a narrow terminal."""
+    found = {replica.pool: replica.tenants for replica in status.replicas if replica.tenants}
+    return tuple(f"pool {pool}: only for {', '.join(tenants)}" for pool, tenants in found.items())
+
+
+def _replica_row(replica: ReplicaStatus, wanted: int) -> tuple[Cell, ...]:
     state = "gave up" if replica.gave_up else replica.state.value
     loaded = f"{len(replica.adapters)}/{wanted}"
     return (
@@ -61,7 +62,6 @@ def _replica_row(replica: ReplicaStatus, wanted: int, *, reserved: bool) -> tupl
         Cell(str(replica.waiting)),
         Cell(f"{replica.kv_use:.0%}"),
         Cell(str(replica.restarts), "yellow" if replica.restarts else ""),
-        *((Cell(", ".join(replica.tenants) or "all"),) if reserved else ()),
         Cell(note(replica), "red" if replica.state is ReplicaState.DEAD else "dim"),
     )
 

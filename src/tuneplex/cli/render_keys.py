@@ -71,7 +71,7 @@ def _key_row(found: KeyInfo, tenant: Tenant, now: float) -> tuple[Cell, ...]:
         Cell(found.tenant),
         Cell(found.label),
         Cell(_list(found.scopes)),
-        Cell(_models(tenant, found)),
+        Cell(_models(tenant, found) if Scope.USE in found.scopes else ""),
         Cell(state, style),
         Cell(_end(found, now), "yellow" if found.state is KeyState.ACTIVE and found.expires is not None else "dim"),
     )
@@ -117,7 +117,7 @@ def key(found: KeyInfo, tenant: Tenant, now: float) -> Sheet:
         ("tenant", found.tenant),
         ("label", found.label),
         ("scopes", _list(found.scopes)),
-        ("models", _models(tenant, found)),
+        ("models", _models(tenant, found) if Scope.USE in found.scopes else "none, without the scope use"),
         ("state", f"{state}, with its tenant" if state == "disabled" else state),
         ("created", _when(found.created, now)),
         ("expires", "never" if found.expires is None else _when(found.expires, now)),

@@ -245,13 +245,11 @@ def test_start_picture_shows_each_replica(width: int) -> None:
     assert "starting the fleet" in drawn(news.starting(None, 0.5), width)
 
 
-def test_reserved_replicas_name_their_tenants() -> None:
-    """Where a pool is reserved, each replica says for whom; elsewhere nothing is said of it."""
-    shared = replica(adapters=("contacts@0123456789ab",))
-    sheet = render.replicas(status(shared, replica(name="own-0", pool="own", tenants=("acme", "eu"))))
-    at = sheet.columns.index("TENANTS")
-    assert [row[at].text for row in sheet.rows] == ["all", "acme, eu"]
-    assert "TENANTS" not in render.replicas(status(shared)).columns
+def test_reserved_pools_are_named_once() -> None:
+    """Each pool that is not for everybody has a line of its own, however many replicas it has."""
+    own = [replica(name=f"own-{number}", pool="own", tenants=("acme", "eu")) for number in range(2)]
+    assert render.reserved(status(replica(), *own)) == ("pool own: only for acme, eu",)
+    assert render.reserved(status(replica())) == ()
 
 
 @pytest.mark.parametrize(

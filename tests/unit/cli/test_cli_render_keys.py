@@ -57,6 +57,13 @@ def test_models_of_a_key_are_those_that_its_tenant_leaves_it(
     assert column(render.keys([info(**key)], {"acme": owner}, NOW), "MODELS") == [models]
 
 
+def test_key_that_is_not_for_models_shows_none() -> None:
+    """Without the scope `use` there is nothing to call, whatever the limits."""
+    found = info(scopes=(Scope.USAGE,))
+    assert column(render.keys([found], {"acme": ACME}, NOW), "MODELS") == [""]
+    assert "none, without the scope use" in plain(render.key(found, ACME, NOW))
+
+
 def test_state_of_a_key_counts_its_tenants_and_says_when() -> None:
     """Each key has its state and its end in words; an active key of a disabled tenant is shown as disabled."""
     found = [
