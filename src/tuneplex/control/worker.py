@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -14,6 +15,8 @@ from tuneplex.errors import StoreDown, TuneplexError
 __all__ = ["Unsure", "Worker"]
 
 T = TypeVar("T")
+_GRACE_S = 2.0
+_PAUSE_S = 0.02
 
 
 class Unsure(StoreDown):
@@ -23,8 +26,8 @@ class Unsure(StoreDown):
 class Worker:
     """Calls the database, one call after the other.
 
-    A call that hangs keeps the thread, and nobody can end it from outside; until it returns, further calls fail at
-    once. The thread is a daemon, so that a hanging call does not keep the process from ending either.
+    A call that hangs keeps the thread, and nobody can end it from outside; until it returns, further calls fail after
+    a short wait. The thread is a daemon, so that a hanging call does not keep the process from ending either.
 
     Args:
         timeout_s: How long to wait for a call.
@@ -48,8 +51,7 @@ class Worker:
             Unsure: It takes too long, or it fails in a way of its own.
         """
         patience = self._timeout_s if timeout_s is None else timeout_s
-        if self._late is not None and not self._late.done():
-            raise StoreDown("the store does not answer: it still owes an answer to an earlier question")
+        await self._settled(min(patience, _GRACE_S))
         future: Future[T] = Future()
         self._jobs.put((future, work))
         try:
@@ -59,6 +61,14 @@ class Worker:
             if future.running():
                 self._late = future
             raise Unsure(f"the store does not answer: nothing within {patience:g} s") from error
+
+    async def _settled(self, patience: float) -> None:
+        """Wait for the call that took too long: on a busy machine it may only have been slow."""
+        deadline = time.monotonic() + patience
+        while self._late is not None and not self._late.done():
+            if time.monotonic() >= deadline:
+                raise StoreDown("the store does not answer: it still owes an answer to an earlier question")
+            await asyncio.sleep(_PAUSE_S)
 
     def close(self) -> None:
         """End the thread once it is idle."""
