@@ -32,7 +32,7 @@ _FORMATS: Mapping[str, Callable[[int], str]] = {
 DERIVED = {
     "name": "the name of the fleet file's directory",
     "base.name": "from base.source",
-    "adapters.pool": "the pool with the smallest max_lora_rank that fits",
+    "adapters.pool": "the pool with the smallest max_lora_rank that fits and is not reserved",
     "pools.max_loras": "one for each adapter, at most 4",
     "pools.max_cpu_loras": "room for every adapter of the pool",
     "pools.max_lora_rank": "the smallest that fits the pool's adapters",

@@ -86,7 +86,10 @@ class _Pool:
 
 
 def _assign(file: FleetFile, adapters: Sequence[AdapterVersion]) -> list[_Pool]:
-    """Adapters that name a pool go there; each other one goes to the pool with the smallest rank that fits."""
+    """Adapters that name a pool go there; each other one goes to the pool with the smallest rank that fits.
+
+    A reserved pool takes those alone that name it, as long as there is another: only its tenants could call them.
+    """
     sections = file.pools or {DEFAULT_POOL: PoolSection()}
     pools = {name: _Pool(name, section) for name, section in sections.items()}
     for version in adapters:
@@ -95,8 +98,9 @@ def _assign(file: FleetFile, adapters: Sequence[AdapterVersion]) -> list[_Pool]:
             _check_fits(file, version, pools[pool])
             pools[pool].members.append(version)
     open_ones = [version for version in adapters if file.adapters[version.name].pool is None]
+    shared = [pool for pool in pools.values() if not pool.section.tenants] or list(pools.values())
     for version in sorted(open_ones, key=lambda version: -version.rank):
-        _choose(file, version, list(pools.values())).members.append(version)
+        _choose(file, version, shared).members.append(version)
     return list(pools.values())
 
 

@@ -82,6 +82,17 @@ def test_adapter_with_a_pool_goes_there(load_text: LoadText) -> None:
     assert pools_of(resolved(load_text(text), {"a": 8})) == {"a": "big"}
 
 
+def test_reserved_pools_take_only_adapters_that_name_them(load_text: LoadText) -> None:
+    """An adapter without a pool goes where everybody can call it, unless all pools are reserved."""
+    text = (
+        "base: models/tiny\nadapters: {a: {source: adapters/one, pool: own}, b: adapters/two}\n"
+        "pools: {own: {tenants: [acme]}, all: {}}\n"
+    )
+    assert pools_of(resolved(load_text(text), {"a": 8, "b": 8})) == {"a": "own", "b": "all"}
+    text = adapters("a") + "pools: {own: {tenants: [acme]}}\n"
+    assert pools_of(resolved(load_text(text), {"a": 8})) == {"a": "own"}
+
+
 @pytest.mark.parametrize(
     "pools, rank, message, hint",
     [
