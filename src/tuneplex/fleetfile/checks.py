@@ -276,10 +276,12 @@ def store_problem(url: str) -> str:
     if not url.startswith("postgresql://") or not is_token(url):
         return "should be the URL of a PostgreSQL database"
     try:
-        urlsplit(url).port  # noqa: B018 - reading it checks it
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - reading it checks it
     except ValueError:
         return "is not a URL"
-    return ""
+    # SQLAlchemy would take what follows the first one for the host, and show that part of the password in messages.
+    return "has an '@' in its password, which is written %40" if parts.netloc.count("@") > 1 else ""
 
 
 def _url_problem(url: str) -> str:
