@@ -32,10 +32,12 @@ def admin_app(controller: Controller, registry: Registry, save: Callable[[FleetS
         registry: Tenants and keys.
         save: Keeps an applied spec for the next start.
     """
-    return Starlette(
+    app = Starlette(
         routes=routes(admin_operations(controller, registry, save)),
         exception_handlers=handlers(),
     )
+    app.router.redirect_slashes = False  # behind a gateway the place would be another one: a wrong path is just wrong
+    return app
 
 
 def admin_operations(

@@ -179,3 +179,8 @@ async def test_all_of_it_on_sqlite(tmp_path: Path) -> None:
         assert desk.ids == set()
         assert (await desk.client.delete("/tenants/acme")).status_code == 204
         assert [access.generation for access in desk.published] == sorted({one.generation for one in desk.published})
+
+
+async def test_wrong_paths_lead_nowhere_else(desk: Desk) -> None:
+    """A slash too many is not found: behind a gateway nobody could follow a redirection to control's own address."""
+    problem(await desk.client.get("/tenants/"), 404)
