@@ -121,6 +121,8 @@ def restore(database: Database, file: Path, *, replace: bool) -> int:
         raise StoreError(f"{file} is damaged, or not a backup of a store ({error}); nothing was changed") from error
     except FileNotFoundError as error:
         raise StoreError(f"{file} does not exist") from error
+    except OSError as error:
+        raise StoreError(f"{file} cannot be read: {error.strerror or error}; nothing was changed") from error
 
 
 @contextmanager

@@ -219,7 +219,7 @@ def test_wrong_content_changes_nothing(store: Store, tmp_path: Path, change: Bre
     refuses(store, tmp_path / "b")
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "checksum", "plain", "empty", "missing"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "checksum", "plain", "empty", "missing", "directory"])
 def test_damaged_file_changes_nothing(store: Store, tmp_path: Path, damage: str) -> None:
     """A file that was cut, changed or mistaken for a backup is refused, and the store stays as it was."""
     filled(store).backup(tmp_path / "a", 5)
@@ -234,6 +234,8 @@ def test_damaged_file_changes_nothing(store: Store, tmp_path: Path, damage: str)
     }
     if damage in damaged:
         (tmp_path / "b").write_bytes(damaged[damage])
+    elif damage == "directory":
+        (tmp_path / "b").mkdir()
     refuses(store, tmp_path / "b")
 
 
