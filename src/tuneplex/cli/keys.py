@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from tuneplex.identity import KeyState, Scope, Tenant
 __all__ = ["create", "lifetime", "listing", "revoke", "rotate", "show", "wish"]
 
 _NEVER = "never"
+_WHOLE_KEY = re.compile(r"tpx-(?P<id>[a-z0-9]{12})-[A-Za-z0-9]{43}")
 
 
 def wish(
@@ -101,7 +103,7 @@ def show(state: StateDir, key_id: str, *, as_json: bool) -> int:
         UserError: There is none.
         TuneplexError: Control or the database does not answer.
     """
-    terminal = Terminal.standard()
+    terminal, key_id = Terminal.standard(), _id_of(key_id)
     with Admin(state.admin_socket) as admin:
         found = admin.key(key_id)
         if as_json:
@@ -120,7 +122,7 @@ def rotate(state: StateDir, key_id: str, *, grace: str, expires: str | None, as_
         UserError: There is no such key, or it opens nothing any more.
         TuneplexError: Control or the database does not answer.
     """
-    terminal, grace_s = Terminal.standard(), _whole(grace, "--grace")
+    terminal, key_id, grace_s = Terminal.standard(), _id_of(key_id), _whole(grace, "--grace")
     with Admin(state.admin_socket) as admin:
         lives = _same_lifetime(admin.key(key_id)) if expires is None else lifetime(expires)
         made = admin.rotate_key(key_id, KeyRotation(grace_s=grace_s, expires_in_s=lives))
@@ -138,7 +140,7 @@ def revoke(state: StateDir, key_id: str, *, yes: bool) -> int:
         UserError: There is none, or nobody can be asked.
         TuneplexError: Control or the database does not answer.
     """
-    terminal, fleet = Terminal.standard(), state.read_spec()
+    terminal, fleet, key_id = Terminal.standard(), state.read_spec(), _id_of(key_id)
     with Admin(state.admin_socket) as admin:
         found = admin.key(key_id)
         if found.revoked is not None:
@@ -166,6 +168,12 @@ def lifetime(expires: str | None) -> int | None:
     if not found:
         raise UserError("--expires: such a key would open nothing", hint="leave it out for a key that does not expire")
     return found
+
+
+def _id_of(text: str) -> str:
+    """A key's id, also of a whole key: who finds one where it should not be has nothing else to revoke it by."""
+    whole = _WHOLE_KEY.fullmatch(text)
+    return whole["id"] if whole else text
 
 
 def _whole(text: str, option: str) -> int:

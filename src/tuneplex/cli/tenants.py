@@ -15,7 +15,7 @@ from tuneplex.cli.admin import Admin
 from tuneplex.cli.terminal import Terminal
 from tuneplex.control.bodies import Name, Pattern, TenantChange, TenantWish
 from tuneplex.errors import UserError
-from tuneplex.identity import Tenant
+from tuneplex.identity import DEFAULT_TENANT, Tenant
 
 __all__ = ["agreed", "change", "checked", "create", "limits", "listing", "models", "remove", "show", "switch"]
 
@@ -110,6 +110,9 @@ def remove(state: StateDir, name: str, *, revoke: bool, yes: bool) -> int:
         TuneplexError: Control or the database does not answer.
     """
     terminal = Terminal.standard()
+    if name == DEFAULT_TENANT:
+        hint = f"`tuneplex tenants disable {name}` refuses all its keys"
+        raise UserError(f"the tenant {name} is always there", hint=hint)
     with Admin(state.admin_socket) as admin:
         admin.tenant(name)
         active = len(admin.keys(name))

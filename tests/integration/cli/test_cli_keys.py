@@ -239,3 +239,19 @@ def test_secret_is_nowhere_on_disk(running: CommandLine) -> None:
     kept = [path for path in running.states.rglob("*") if path.is_file()]
     assert kept
     assert not any(secret.rpartition("-")[2].encode() in path.read_bytes() for path in kept)
+
+
+def test_whole_key_stands_for_its_id(running: CommandLine) -> None:
+    """Whoever finds a key in a place where it should not be can revoke it, and the secret is not repeated."""
+    secret = made(running, "--tenant", "default")
+    done = running.run("keys", "revoke", secret, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{key_id(secret)}: revoked")
+    assert secret not in done.stdout + done.stderr
+
+
+def test_default_tenant_stays(running: CommandLine) -> None:
+    """Nobody is sent to revoke all keys of a tenant that cannot be removed anyway."""
+    code, error, hint = refusal(running, "tenants", "remove", "default")
+    assert (code, error) == (2, "the tenant default is always there")
+    assert "tuneplex tenants disable default" in hint
