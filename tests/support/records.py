@@ -55,8 +55,9 @@ class MemoryRecords:
         self._generation, self._tenants, self._keys = backup
         self._required = False
 
-    def prepare(self) -> None:
+    def prepare(self, *, refuse_empty: str = "") -> None:
         """Nothing is to be made."""
+        del refuse_empty
         self._answer()
 
     def close(self) -> None:

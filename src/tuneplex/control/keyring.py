@@ -14,6 +14,7 @@ from tuneplex.identity import Access, Key, KeyState, Scope, Tenant
 __all__ = [
     "Terms",
     "changed_tenant",
+    "holds_something",
     "key_terms",
     "new_tenant",
     "next_generation",
@@ -137,6 +138,11 @@ def without_expired(access: Access, now: float) -> Access:
     """The same without the keys that have expired by now; the very same value when there is none."""
     alive = tuple(key for key in access.keys if key.state(now) is KeyState.ACTIVE)
     return access if len(alive) == len(access.keys) else msgspec.structs.replace(access, keys=alive)
+
+
+def holds_something(access: Access | None) -> bool:
+    """Whether anything would be lost if an empty store took the place of the one that this was read from."""
+    return access is not None and (access.required or len(access.tenants) > 1)
 
 
 def still_required(fresh: Access, last: Access | None) -> Access:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from tuneplex.control.keyring import next_generation, same, still_required, without_expired
+from tuneplex.control.keyring import holds_something, next_generation, same, still_required, without_expired
 from tuneplex.control.snapshot import read_snapshot, write_snapshot
 from tuneplex.control.worker import Unsure, Worker
 from tuneplex.errors import StoreConflict, StoreDown, StoreError, StoreMissing, Unavailable
@@ -30,8 +30,8 @@ _RETRY_AFTER_S = 2
 class Records(Protocol):
     """The store as control uses it; `records.Store` is the real one. All of it raises `StoreError`."""
 
-    def prepare(self) -> object:
-        """Make sure that the tables are there."""
+    def prepare(self, *, refuse_empty: str = "") -> object:
+        """Make sure that the tables are there; `refuse_empty` says what to do about an empty store that was not."""
 
     def generation(self) -> int:
         """Differs after every change, whoever made it."""
@@ -111,6 +111,7 @@ class Registry:
         self._snapshot = snapshot
         self._publish = publish
         self._file = file
+        self._begin_anew = f"restore a backup, or remove {snapshot} to begin with an empty one"
         self._patience = patience or Patience()
         self._worker = Worker(self._patience.call_s)
         self._turn = asyncio.Lock()
@@ -119,6 +120,7 @@ class Registry:
         self._unsaved = False
         self._prepared: tuple[int, int] | None = None  # the file that was prepared
         self._next_expiry = math.inf
+        self._looked = 0.0  # when, by a clock that can be set
         self._seen: int | None = None  # the store's generation that was read last; None asks for another look
         self._down: tuple[float, str] | None = None
 
@@ -220,8 +222,12 @@ class Registry:
     async def _look(self) -> None:
         """See whether others have changed something, or time has."""
         async with self._turn:
-            if self.access is not None and time.time() >= self._next_expiry:
-                await self._tell(without_expired(self.access, time.time()))
+            now = time.time()
+            if now < self._looked:
+                self._seen = None  # the clock was set back: a key may have been taken for expired that is not
+            self._looked = now
+            if self.access is not None and now >= self._next_expiry:
+                await self._tell(without_expired(self.access, now))
             with contextlib.suppress(StoreError):
                 if self._seen is None or await self._ask(self._generation) != self._seen:
                     await self._read()
@@ -242,8 +248,10 @@ class Registry:
         found = self._found()
         if found != self._prepared:
             self._store.close()
-            self._store.prepare()
+            known = self._snapshot.exists() and holds_something(self._access)
+            self._store.prepare(refuse_empty=self._begin_anew if known else "")
             self._prepared = self._found()
+            self._seen = None  # another file's generations mean something else
 
     def _found(self) -> tuple[int, int]:
         """Which file is there now.
@@ -257,10 +265,7 @@ class Registry:
             found = self._file.stat()
         except FileNotFoundError as error:
             if self._snapshot.exists():
-                raise StoreDown(
-                    f"the store ({self._file}) is gone",
-                    hint=f"restore a backup, or remove {self._snapshot} to begin with an empty one",
-                ) from error
+                raise StoreDown(f"the store ({self._file}) is gone", hint=self._begin_anew) from error
             return 0, 0
         return found.st_dev, found.st_ino
 

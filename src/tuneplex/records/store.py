@@ -43,17 +43,21 @@ class Store:
         """Which database, for messages: without the password."""
         return self._database.where
 
-    def prepare(self) -> Upgraded:
+    def prepare(self, *, refuse_empty: str = "") -> Upgraded:
         """Make the tables when there are none, and see that they are of this program's revision.
 
         An older store in SQLite is brought to it, after a copy of its file was made beside it.
 
+        Args:
+            refuse_empty: What to do when there are none, for people; given where there must be some, because the
+                tenants and keys that were in them are known.
+
         Raises:
             StoreError: The database belongs to something else, or its revision is another one.
-            StoreRefused: The database refuses, and will go on to.
+            StoreRefused: The database refuses, and will go on to; or it is empty, and must not be.
             StoreDown: It does not answer.
         """
-        return upkeep.prepare(self._database)
+        return upkeep.prepare(self._database, refuse_empty)
 
     def upgrade(self) -> Upgraded:
         """Bring the tables to this program's revision, after a copy of a store in SQLite was made beside its file.

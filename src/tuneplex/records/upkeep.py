@@ -55,11 +55,16 @@ class Upgraded(msgspec.Struct, frozen=True):
     copy: str = ""
 
 
-def prepare(database: Database) -> Upgraded:
+def prepare(database: Database, refuse_empty: str) -> Upgraded:
     """See `Store.prepare`."""
+    if refuse_empty and database.path and not database.path.exists():
+        raise StoreRefused(f"the store ({database.where}) is gone", hint=refuse_empty)
     database.create_file()
     with database.reading() as connection:
         revision = revisions.current(connection)
+        if refuse_empty and revision is None:
+            refuse_other(database, connection, revision)
+            raise StoreRefused(f"the store ({database.where}) is empty, and was not", hint=refuse_empty)
     if revision == revisions.head():
         return Upgraded(revision, revision)
     if database.path is None and revision is not None and revisions.is_known(revision):

@@ -8,12 +8,18 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.command_line import CommandLine
 from tests.support.postgres import GUARDED, Postgres, postgres
-from tuneplex.identity import Tenant
+from tuneplex.app.state import StateDir
+from tuneplex.app.store_ready import prepare_store
+from tuneplex.control.snapshot import write_snapshot
+from tuneplex.errors import StateError
+from tuneplex.identity import Access, Tenant
 from tuneplex.records import Store, mint, sqlite_url
+from tuneplex.types import Base, FleetSpec
 
 __all__ = ["postgres"]
 
@@ -113,6 +119,19 @@ def test_store_that_is_gone_is_not_begun_anew(line: CommandLine) -> None:
     assert "tuneplex store restore FILE" in done.stderr
     assert line.run("store", "restore", "a").returncode == 0
     assert line.run("up", "--detach").returncode == 0
+
+
+def test_store_that_is_empty_is_not_begun_anew(tmp_path: Path, postgres: Postgres) -> None:
+    """An empty database in the place of one with keys is refused, in PostgreSQL too; without keys it is fine."""
+    state = StateDir(tmp_path)
+    spec = FleetSpec("shop", Base("base", "/models/base"))
+    for one in (spec, msgspec.structs.replace(spec, store=postgres.database())):
+        write_snapshot(state.access_file, Access(required=True))
+        with pytest.raises(StateError, match=r"is (gone|empty)") as refused:
+            prepare_store(state, one)
+        assert "tuneplex store restore FILE" in refused.value.hint
+        write_snapshot(state.access_file, Access(tenants=(Tenant("default"),)))
+        assert prepare_store(state, one) == ""
 
 
 def test_damaged_store_stops_up(line: CommandLine) -> None:

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx2
 import msgspec
@@ -34,6 +35,14 @@ def code(reply: httpx2.Response) -> str:
 def trouble(desk: Desk) -> str:
     """What a person is told of the database."""
     return desk.registry.trouble(time.time())
+
+
+def put_away(path: Path, *suffixes: str) -> None:
+    """Move a store's files elsewhere, or some of them."""
+    for suffix in suffixes or ("", "-wal", "-shm"):
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            file.rename(file.with_name(f"away-{file.name}"))
 
 
 async def test_what_others_change_is_published(desk: Desk, memory: MemoryRecords) -> None:
@@ -227,6 +236,60 @@ async def test_a_store_file_that_is_gone(tmp_path: Path) -> None:
         await again.until(lambda: not trouble(again))
         assert (await again.make_key()).status_code == 201
         assert len(again.ids) == 2
+
+
+@pytest.mark.parametrize("content", [b"", None], ids=["empty", "without tables"])
+async def test_an_empty_store_is_not_taken_for_the_old_one(tmp_path: Path, content: bytes | None) -> None:
+    """Where an empty store stands in the place of one that held keys they go on, also after a restart of control."""
+    path = tmp_path / "store.db"
+    desk = Desk(Store(f"sqlite:///{path}"), tmp_path, path)
+    async with desk.running():
+        await desk.make_key()
+        known = desk.ids
+        put_away(path)
+        if content is None:
+            with contextlib.closing(sqlite3.connect(path)) as other:
+                other.execute("PRAGMA journal_mode = WAL")
+        else:
+            path.write_bytes(content)
+        await desk.until(lambda: "is empty" in trouble(desk))
+        assert desk.ids == known
+    again = Desk(Store(f"sqlite:///{path}"), tmp_path, path)
+    async with again.running():
+        await again.until(lambda: again.published and "is empty" in trouble(again))
+        assert again.ids == known
+        again.snapshot.unlink()
+        await again.until(lambda: not trouble(again))
+        assert again.ids == set()
+        assert again.published[-1].required
+
+
+async def test_another_store_of_the_same_generation(tmp_path: Path) -> None:
+    """A file that takes the place of another one is read, whatever its generation."""
+    path, other = tmp_path / "store.db", tmp_path / "other.db"
+    with contextlib.closing(Store(f"sqlite:///{other}")) as store:
+        store.prepare()
+        store.add_key(KEY)
+    desk = Desk(Store(f"sqlite:///{path}"), tmp_path, path)
+    async with desk.running():
+        await desk.make_key()
+        put_away(path, "-wal", "-shm")
+        other.rename(path)
+        await desk.until(lambda: desk.ids == {KEY.id})
+
+
+async def test_a_clock_that_was_wrong_for_a_while(
+    desk: Desk, memory: MemoryRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that were taken for expired come back when the clock is set right."""
+    ahead_s = 0.0
+    monkeypatch.setattr("tuneplex.control.registry.time", SimpleNamespace(time=lambda: time.time() + ahead_s))
+    memory.add_key(msgspec.structs.replace(KEY, expires=int(time.time()) + 1000))
+    await desk.until(lambda: desk.ids == {KEY.id})
+    ahead_s = 2000.0
+    await desk.until(lambda: desk.ids == set())
+    ahead_s = 0.0
+    await desk.until(lambda: desk.ids == {KEY.id})
 
 
 async def test_a_store_file_that_is_no_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.integration.records.conftest import MakeStore, MakeUrl
 from tuneplex.errors import StoreConflict, StoreError, StoreMissing
 from tuneplex.identity import Key, KeyState, Scope, Tenant
-from tuneplex.records import Store, digest, mint
+from tuneplex.records import Store, StoreRefused, digest, mint
 
 ACME = Tenant("acme", adapters=("acme-*", "shared"), base=False, isolated=True, cache_group="group", created=7)
 replace = msgspec.structs.replace
@@ -48,6 +48,15 @@ def test_preparing_again_changes_nothing(store: Store) -> None:
     before = store.access(0)
     store.prepare()
     assert store.access(0) == before
+
+
+def test_store_that_must_hold_something(url: str, open_store: MakeStore) -> None:
+    """An empty database is refused, with what to do, where a store is expected; a store is not."""
+    with pytest.raises(StoreRefused, match=r"is (gone|empty)") as refused:
+        open_store(url).prepare(refuse_empty="restore it")
+    assert refused.value.hint == "restore it"
+    open_store(url).prepare()
+    open_store(url).prepare(refuse_empty="restore it")
 
 
 def test_tenant_comes_back_as_it_was(store: Store) -> None:

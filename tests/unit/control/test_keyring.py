@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tuneplex.control.bodies import KeyRotation, KeyWish, TenantChange, TenantWish
 from tuneplex.control.keyring import (
     changed_tenant,
+    holds_something,
     key_terms,
     new_tenant,
     next_generation,
@@ -145,3 +146,11 @@ def test_sameness_is_not_a_matter_of_generations() -> None:
     """Two values that say the same are the same, and two that do not are not."""
     assert same(Access(1, salt="x"), Access(2, salt="x"))
     assert not same(Access(1, salt="x"), Access(1, salt="y"))
+
+
+def test_what_an_empty_store_would_lose() -> None:
+    """A key that was ever made, or a tenant beside the one that is always there."""
+    assert holds_something(Access(required=True))
+    assert holds_something(Access(tenants=(Tenant("acme"), Tenant("default"))))
+    assert not holds_something(Access(tenants=(Tenant("default"),)))
+    assert not holds_something(None)
