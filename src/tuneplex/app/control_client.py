@@ -58,9 +58,10 @@ class ControlClient:
             OSError: It broke off.
         """
         timeout = httpx2.Timeout(_ADMIN_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
+        headers = [(name.encode(), value.encode("latin-1")) for name, value in call.headers.items()]  # as they came
         try:
             reply = await self._client.request(
-                call.method, f"{_HOST}{call.target}", content=call.body, headers=call.headers, timeout=timeout
+                call.method, f"{_HOST}{call.target}", content=call.body, headers=headers, timeout=timeout
             )
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise ConnectionRefusedError(str(error)) from error

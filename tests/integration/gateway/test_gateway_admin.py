@@ -320,3 +320,11 @@ async def test_the_fleets_numbers_come_from_control(engine: FakeEngine, control:
             page = await front.get("/metrics")
             assert page.status == 200
             assert b"tuneplex_requests_total" in page.body
+
+
+async def test_odd_headers_go_on_as_they_came(control: Control, path: Path) -> None:
+    """Bytes that are no letters are control's to judge, and no defect of the gateway's."""
+    async with ControlClient(path) as client:
+        reply = await client.admin(AdminCall("GET", "/status", {"accept": "a\x80\xff"}))
+    assert reply.status == 200
+    assert control.asked[0].headers["accept"] == "a\x80\xff"
