@@ -21,7 +21,7 @@ def seconds(text: str, option: str) -> float:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise UserError(f"{option}: {error}") from None
+        raise UserError(f"{option}: {error}; for long times use days: 90d") from None
 
 
 def distance(then: float, now: float) -> str:

@@ -97,17 +97,17 @@ def _check(spec: FleetSpec, launchers: Collection[str]) -> None:
 
 
 def _refuse_programs(old: FleetSpec, new: FleetSpec) -> None:
-    """A key that administers a fleet must not become a way to run any program on its machine."""
+    """A key that administers a fleet must not become a way to run programs on its machine, or to lead prompts away."""
     before = {pool.name: pool for pool in old.pools}
     for at, pool in enumerate(new.pools):
         known = before.get(pool.name)
-        if pool.launcher == "local" and (known is None or _program(known) != _program(pool)):
-            words = f"pool {pool.name}: what its engines run can only be changed on the machine itself"
+        if known is None or _program(known) != _program(pool):
+            words = f"pool {pool.name}: what its engines are can only be changed on the machine itself"
             raise Forbidden(words, param=f"pools[{at}]", code="only_on_the_machine")
 
 
 def _program(pool: PoolSpec) -> tuple[object, ...]:
-    return pool.launcher, pool.engine, pool.python, pool.engine_args, pool.env
+    return pool.launcher, pool.engine, pool.python, pool.engine_args, pool.env, pool.urls, pool.secret
 
 
 def _refuse_restarts(found: tuple[Change, ...]) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 from pathlib import Path
 
 import msgspec
 
+from tuneplex.files import write_whole
 from tuneplex.identity import Access
 
 __all__ = ["read_snapshot", "write_snapshot"]
@@ -26,18 +25,9 @@ def read_snapshot(path: Path) -> Access | None:
 
 
 def write_snapshot(path: Path, access: Access) -> None:
-    """Replace the file as a whole, mode 0600; a crash leaves the old content or the new one.
+    """Replace the file as a whole, mode 0600.
 
     Raises:
         OSError: It cannot be written.
     """
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.msgpack.encode(access))
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, msgspec.msgpack.encode(access))

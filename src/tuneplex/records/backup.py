@@ -11,8 +11,6 @@
 from __future__ import annotations
 
 import gzip
-import os
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ import msgspec
 from sqlalchemy import Connection, MetaData, Table, exc, func, insert, select, update
 
 from tuneplex.errors import StoreConflict, StoreError
+from tuneplex.files import replaced
 from tuneplex.identity import DEFAULT_TENANT
 from tuneplex.records import revisions, tables, upkeep
 from tuneplex.records.database import Database
@@ -78,19 +77,8 @@ def _stored(connection: Connection, metadata: MetaData) -> Iterator[_Row]:
 
 
 def _write(file: Path, head: _Head, stored: Iterable[_Row]) -> int:
-    """Write a private file beside the final one, then let it take its place."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as raw:
-            with gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed:
-                count = _pack(packed, head, stored)
-            raw.flush()
-            os.fsync(raw.fileno())
-        Path(temporary).replace(file)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return count
+    with replaced(file) as raw, gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed:
+        return _pack(packed, head, stored)
 
 
 def _pack(packed: gzip.GzipFile, head: _Head, stored: Iterable[_Row]) -> int:

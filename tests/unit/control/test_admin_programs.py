@@ -19,18 +19,24 @@ def with_pools(*pools: PoolSpec) -> FleetSpec:
 
 
 @pytest.mark.parametrize(
-    "change", [{"python": "/bin/other"}, {"engine_args": ("--middleware", "x")}, {"env": {"A": "b"}}, {"name": "more"}]
+    "change",
+    [
+        {"python": "/bin/other"},
+        {"engine_args": ("--middleware", "x")},
+        {"env": {"A": "b"}},
+        {"urls": ("http://127.0.0.1:1",)},
+        {"name": "more"},
+    ],
 )
 def test_a_key_cannot_change_what_runs(change: dict[str, object]) -> None:
-    """Another interpreter, other arguments, another environment or one more pool of local engines are refused."""
+    """Another interpreter, other arguments, another environment, other addresses or one more pool are refused."""
     with pytest.raises(Forbidden) as refused:
         _refuse_programs(FLEET, with_pools(msgspec.structs.replace(POOL, **change)))
     assert refused.value.code == "only_on_the_machine"
 
 
 def test_a_key_can_change_the_rest() -> None:
-    """How many engines run, who they are for, and engines that run elsewhere are an administrator's business."""
+    """How many engines run, who they are for, and that a pool goes are an administrator's business."""
     more = msgspec.structs.replace(POOL, replicas=4, tenants=("acme",), max_loras=8)
-    elsewhere = PoolSpec("far", launcher="external", urls=("http://127.0.0.1:1",))
-    _refuse_programs(FLEET, with_pools(more, elsewhere))
+    _refuse_programs(FLEET, with_pools(more))
     _refuse_programs(FLEET, with_pools())
