@@ -11,8 +11,8 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "tuneplex"
 
 FLOORS: dict[int, set[str]] = {
-    0: {"errors", "units"},
-    1: {"types", "identity"},
+    0: {"errors", "identity", "units"},
+    1: {"types"},
     2: {"http", "shapes", "metrics"},
     3: {"traffic"},
     4: {"policy", "planner"},
