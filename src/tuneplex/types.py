@@ -208,6 +208,7 @@ class Used(msgspec.Struct, frozen=True, omit_defaults=True):
         day_tokens: On that day, by this process, reserved or used.
         concurrent: Under way now.
         refused: Requests refused since the process started.
+        wanted: What it lately would have let in if it could, of each kind.
     """
 
     requests: int = 0
@@ -216,6 +217,7 @@ class Used(msgspec.Struct, frozen=True, omit_defaults=True):
     day_tokens: int = 0
     concurrent: int = 0
     refused: int = 0
+    wanted: Limits = Limits()
 
 
 class Leases(msgspec.Struct, frozen=True, tag="leases"):
@@ -223,11 +225,14 @@ class Leases(msgspec.Struct, frozen=True, tag="leases"):
 
     Attributes:
         generation: Grows with every change.
-        shares: Gateway index -> subject -> what it may let in. A subject that is missing is shared equally.
+        shares: Gateway index -> subject -> what it may let in; of the day, counted from the gateway's start. Of a
+            subject that is missing it may let in its part of the half that is spread evenly.
+        left: Subject -> tokens of the day that all gateways together can still let in.
     """
 
     generation: int = 0
     shares: dict[int, dict[str, Limits]] = {}
+    left: dict[str, int] = {}
 
 
 class GatewayReport(msgspec.Struct, frozen=True):
