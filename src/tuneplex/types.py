@@ -227,11 +227,15 @@ class Leases(msgspec.Struct, frozen=True, tag="leases"):
         generation: Grows with every change.
         shares: Gateway index -> subject -> what it may let in; of the day, counted from the gateway's start. Of a
             subject that is missing it may let in its part of the half that is spread evenly.
-        left: Subject -> tokens of the day that all gateways together can still let in.
+        limits: Subject -> what was divided.
+        day: The day that shares of the day are for: days of UTC since 1970.
+        left: Subject -> tokens of that day that all gateways together can still let in.
     """
 
     generation: int = 0
     shares: dict[int, dict[str, Limits]] = {}
+    limits: dict[str, Limits] = {}
+    day: int = 0
     left: dict[str, int] = {}
 
 

@@ -51,23 +51,22 @@ class Lessor:
             self._patience -= 1
             return None
         asked = {name for gateway in known.values() for name in gateway.subjects()}
+        divided = {name: limits[name] for name in sorted((asked | spent.keys()) & limits.keys())}
         given: dict[int, dict[str, Limits]] = {index: {} for index in known}
         left: dict[str, int] = {}
-        for name in sorted((asked | spent.keys()) & limits.keys()):
-            limit = limits[name]
+        for name, limit in divided.items():
             if limit.tokens_per_day is not None:
                 left[name] = _left(name, limit.tokens_per_day, known.values(), day, spent.get(name, 0))
             for index, share in _divide(name, limit, left.get(name), known, day).items():
                 given[index][name] = share
-        return self._tell(given, left)
+        return self._tell(Leases(self._last.generation, given, divided, day, left))
 
-    def _tell(self, given: dict[int, dict[str, Limits]], left: dict[str, int]) -> Leases | None:
-        last = self._last
+    def _tell(self, new: Leases) -> Leases | None:
         newest = max((known.report.leases for known in self._gateways.values() if known.report is not None), default=0)
-        if last.generation and newest <= last.generation and (given, left) == (last.shares, last.left):
+        if new.generation and newest <= new.generation and new == self._last:
             return None
-        self._last = Leases(max(newest, last.generation) + 1, given, left)
-        for index, told in given.items():
+        self._last = msgspec.structs.replace(new, generation=max(newest, new.generation) + 1)
+        for index, told in new.shares.items():
             self._gateways[index].told(self._last.generation, told)
         return self._last
 
