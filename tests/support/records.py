@@ -31,7 +31,7 @@ class MemoryRecords:
         self.gate.set()
         self._tenants = {DEFAULT_TENANT: Tenant(DEFAULT_TENANT)}
         self._keys: dict[str, Key] = {}
-        self._counted: dict[Counted, int] = {}
+        self._counted: dict[tuple[str, Counted], int] = {}
         self._generation = 1
         self._required = False
 
@@ -147,19 +147,19 @@ class MemoryRecords:
             fields = {name: getattr(key, name) for name in ("label", "adapters", "base", "limits")}
             self._keys[key.id] = msgspec.structs.replace(self.key(key.id), **fields)
 
-    def day(self, day: int) -> Day:
+    def day(self, fleet: str, day: int) -> Day:
         """What was counted on a day."""
         self._answer()
         found: Day = {}
-        for (subject, when, process), tokens in self._counted.items():
-            if when == day:
+        for (whose, (subject, when, process)), tokens in self._counted.items():
+            if (whose, when) == (fleet, day):
                 found.setdefault(subject, {})[process] = tokens
         return found
 
-    def keep_days(self, counted: Mapping[Counted, int]) -> None:
+    def keep_days(self, fleet: str, counted: Mapping[Counted, int]) -> None:
         """Keep what was counted."""
         self._answer()
-        self._counted.update(counted)
+        self._counted.update({(fleet, key): tokens for key, tokens in counted.items()})
         if self.cut:
             raise StoreDown("the store (memory) does not answer: the connection is gone")
 

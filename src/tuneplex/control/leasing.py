@@ -121,14 +121,14 @@ class Leasing:
             await asyncio.sleep(_SAVE_S)
 
     async def _load(self) -> None:
-        today = self._today
+        today, fleet = self._today, self._controller.spec.name
         if not self._days.is_loaded(today):
-            self._days.load(today, await self._registry.read(lambda store: store.day(today)))
+            self._days.load(today, await self._registry.read(lambda store: store.day(fleet, today)))
 
     async def _save(self) -> None:
-        counted = self._days.unsaved()
+        counted, fleet = self._days.unsaved(), self._controller.spec.name
         if counted:
-            await self._registry.read(lambda store: store.keep_days(counted))
+            await self._registry.read(lambda store: store.keep_days(fleet, counted))
             self._days.saved(counted)
 
 

@@ -66,10 +66,10 @@ class Records(Protocol):
     def revoke_key(self, key_id: str, now: int) -> Key:
         """It opens nothing from now on."""
 
-    def day(self, day: int) -> Day:
+    def day(self, fleet: str, day: int) -> Day:
         """The tokens of a day."""
 
-    def keep_days(self, counted: Mapping[Counted, int]) -> None:
+    def keep_days(self, fleet: str, counted: Mapping[Counted, int]) -> None:
         """Keep these counts in the place of those that are there; doing it again changes nothing."""
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The tokens of each day, by subject and by the gateway process that counted them."""
+"""The tokens of each day, by fleet, by subject, and by the gateway process that counted them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from tuneplex.records.tables import usage_days
 
-__all__ = ["Counted", "Day", "read_day", "write_days"]
+__all__ = ["Counted", "Day", "check_days", "read_day", "write_days"]
 
 Day = dict[str, dict[str, int]]
 """Subject -> process -> tokens."""
@@ -17,36 +17,41 @@ Counted = tuple[str, int, str]
 """Subject, day, process."""
 
 _KEPT_DAYS = 31
+_COLUMNS = usage_days.c
+_KEY = ("fleet", "subject", "day", "process")
 
 
-def read_day(connection: Connection, day: int) -> Day:
-    """What was counted on a day."""
-    columns = usage_days.c
+def read_day(connection: Connection, fleet: str, day: int) -> Day:
+    """What a fleet has counted on a day."""
     found: Day = {}
-    rows = select(columns.subject, columns.process, columns.tokens).where(columns.day == day)
-    for row in connection.execute(rows):
+    rows = select(_COLUMNS.subject, _COLUMNS.process, _COLUMNS.tokens)
+    for row in connection.execute(rows.where(_COLUMNS.fleet == fleet, _COLUMNS.day == day)):
         # SQLite keeps a text in a column of numbers, too.
         subject, process, tokens = msgspec.convert(tuple(row), tuple[str, str, int])
         found.setdefault(subject, {})[process] = tokens
     return found
 
 
-def write_days(connection: Connection, counted: Mapping[Counted, int]) -> None:
+def write_days(connection: Connection, fleet: str, counted: Mapping[Counted, int]) -> None:
     """Put these rows in the place of those that are there, and let go of what is long over."""
     if not counted:
         return
-    columns = usage_days.c
     rows = [
-        {"subject": subject, "day": day, "process": process, "tokens": tokens}
+        {"fleet": fleet, "subject": subject, "day": day, "process": process, "tokens": tokens}
         for (subject, day, process), tokens in counted.items()
     ]
-    same = (
-        (columns.subject == bindparam("of_subject"))
-        & (columns.day == bindparam("of_day"))
-        & (columns.process == bindparam("of_process"))
-    )
-    keys = [{f"of_{name}": row[name] for name in ("subject", "day", "process")} for row in rows]
-    connection.execute(delete(usage_days).where(same), keys)
+    same = delete(usage_days).where(*(_COLUMNS[name] == bindparam(f"of_{name}") for name in _KEY))
+    connection.execute(same, [{f"of_{name}": row[name] for name in _KEY} for row in rows])
     connection.execute(insert(usage_days), rows)
     newest = max(day for _subject, day, _process in counted)
-    connection.execute(delete(usage_days).where(columns.day < newest - _KEPT_DAYS))
+    connection.execute(delete(usage_days).where(_COLUMNS.fleet == fleet, _COLUMNS.day < newest - _KEPT_DAYS))
+
+
+def check_days(connection: Connection) -> None:
+    """See that all rows are such rows.
+
+    Raises:
+        msgspec.ValidationError: One is not.
+    """
+    for row in connection.execute(select(_COLUMNS.day, _COLUMNS.tokens)):
+        msgspec.convert(tuple(row), tuple[int, int])

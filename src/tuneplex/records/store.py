@@ -228,22 +228,23 @@ class Store:
                 connection.execute(update(tables.keys).where(tables.keys.c.id == key_id).values(revoked=now))
             return key
 
-    def day(self, day: int) -> Day:
-        """The tokens that were counted on a day (days of UTC since 1970): subject -> process -> tokens."""
+    def day(self, fleet: str, day: int) -> Day:
+        """The tokens that a fleet has counted on a day (of UTC, since 1970): subject -> process -> tokens."""
         with self._database.reading() as connection:
-            return read_day(connection, day)
+            return read_day(connection, fleet, day)
 
-    def keep_days(self, counted: Mapping[Counted, int]) -> None:
+    def keep_days(self, fleet: str, counted: Mapping[Counted, int]) -> None:
         """Keep how many tokens each process has counted by now, in the place of what was kept of it.
 
         Doing it again changes nothing, so it can be done again when it is not known whether it was done. Days that are
         long over are forgotten. The generation stays.
 
         Args:
+            fleet: The fleet's name.
             counted: Subject, day and process -> tokens.
         """
         with self._database.writing("somebody else counts the tokens of the day, too") as connection:
-            write_days(connection, counted)
+            write_days(connection, fleet, counted)
 
 
 def _change(connection: Connection, **values: bool) -> None:

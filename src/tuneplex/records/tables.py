@@ -108,11 +108,12 @@ keys = Table(
     Index(None, "tenant"),
 )
 
-# Tokens by subject (see `identity.Subject`) and day of UTC. Each gateway process has rows of its own, which hold what
-# it has counted so far: so a row can be written again without being counted again.
+# Tokens by fleet (several can have the same store), subject (see `identity.Subject`) and day of UTC. Each gateway
+# process has rows of its own, which hold what it has counted so far: written again, they are not counted again.
 usage_days = Table(
     "usage_days",
     metadata,
+    Column("fleet", Text, primary_key=True),
     Column("subject", Text, primary_key=True),
     Column("day", Integer, primary_key=True, autoincrement=False),
     Column("process", Text, primary_key=True),

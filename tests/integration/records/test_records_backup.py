@@ -62,14 +62,14 @@ def filled(store: Store) -> Store:
     store.add_key(replace(new, replaces=old.id), ends=(old.id, 50))
     store.add_key(mint("default", 7)[0])
     store.revoke_key(old.id, 8)
-    store.keep_days({("tenant acme", 20_000, "1-0-7"): 5, ("tenant acme", 20_000, "1-1-8"): 6})
+    store.keep_days("shop", {("tenant acme", 20_000, "1-0-7"): 5, ("tenant acme", 20_000, "1-1-8"): 6})
     return store
 
 
 def content(store: Store) -> tuple[object, ...]:
     """All that a store holds, but its generation."""
     access = store.access(0)
-    return store.tenants(), store.keys(), access.salt, access.required, store.day(20_000)
+    return store.tenants(), store.keys(), access.salt, access.required, store.day("shop", 20_000)
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_backup_of_the_first_revision(store: Store, tmp_path: Path) -> None:
     assert store.tenants() == (Tenant("default"),)
     assert store.keys() == (Key("k", "default", "5", created=4),)
     assert store.access(0).salt == "s"
-    assert store.day(20_000) == {}
+    assert store.day("shop", 20_000) == {}
 
 
 def test_newer_backup(store: Store, add_revision: AddRevision, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

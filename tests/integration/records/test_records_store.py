@@ -258,19 +258,21 @@ def test_tokens_of_a_day(store: Store) -> None:
     before = store.generation()
     counted = {("tenant acme", 100, "a"): 10, ("tenant acme", 100, "b"): 5, ("model sql", 100, "a"): 1}
     for _again in range(2):
-        store.keep_days(counted)
-    store.keep_days({("tenant acme", 100, "a"): 8, ("tenant acme", 101, "a"): 2**60})
-    store.keep_days({})
-    assert store.day(100) == {"tenant acme": {"a": 8, "b": 5}, "model sql": {"a": 1}}
-    assert store.day(101) == {"tenant acme": {"a": 2**60}}
-    assert store.day(99) == {}
+        store.keep_days("shop", counted)
+    store.keep_days("shop", {("tenant acme", 100, "a"): 8, ("tenant acme", 101, "a"): 2**60})
+    store.keep_days("shop", {})
+    assert store.day("shop", 100) == {"tenant acme": {"a": 8, "b": 5}, "model sql": {"a": 1}}
+    assert store.day("shop", 101) == {"tenant acme": {"a": 2**60}}
+    assert store.day("shop", 99) == store.day("other", 100) == {}
     assert store.generation() == before
 
 
 def test_days_that_are_over_are_forgotten(store: Store) -> None:
     """A store does not grow for ever with the days."""
     for day in range(100, 140):
-        store.keep_days({("tenant acme", day, "a"): day})
-    kept = [day for day in range(100, 140) if store.day(day)]
+        store.keep_days("shop", {("tenant acme", day, "a"): day})
+        store.keep_days("other", {("tenant acme", 100, "a"): day})
+    kept = [day for day in range(100, 140) if store.day("shop", day)]
     assert kept == list(range(kept[0], 140))
     assert 7 < len(kept) < 40
+    assert store.day("other", 100) == {"tenant acme": {"a": 139}}

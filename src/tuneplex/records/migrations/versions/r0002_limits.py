@@ -17,9 +17,10 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("limits", sa.Text(), server_default="{}", nullable=False))
     op.create_table(
         "usage_days",
+        sa.Column("fleet", sa.Text(), nullable=False),
         sa.Column("subject", sa.Text(), nullable=False),
         sa.Column("day", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("process", sa.Text(), nullable=False),
         sa.Column("tokens", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("subject", "day", "process", name=op.f("pk_usage_days")),
+        sa.PrimaryKeyConstraint("fleet", "subject", "day", "process", name=op.f("pk_usage_days")),
     )
