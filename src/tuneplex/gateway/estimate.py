@@ -12,7 +12,7 @@ import msgspec
 
 from tuneplex.types import Route
 
-__all__ = ["UNSAID_COMPLETION", "estimate"]
+__all__ = ["UNSAID_COMPLETION", "Estimate", "estimate"]
 
 # What is to come where the client allows anything.
 UNSAID_COMPLETION = 1024
@@ -33,6 +33,18 @@ _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _anything = msgspec.json.Decoder()
 
 
+class Estimate(msgspec.Struct, frozen=True):
+    """Tokens that a request may need.
+
+    Attributes:
+        prompt: About how many it has.
+        completion: How many the engine may add at most, as far as the client says.
+    """
+
+    prompt: int
+    completion: int
+
+
 class _Sums(msgspec.Struct):
     """What was found in a prompt: bytes of text, tokens that the client has counted itself, and messages."""
 
@@ -41,7 +53,7 @@ class _Sums(msgspec.Struct):
     messages: int = 0
 
 
-def estimate(route: Route, fields: Mapping[str, msgspec.Raw]) -> int:
+def estimate(route: Route, fields: Mapping[str, msgspec.Raw]) -> Estimate:
     """Tokens of the prompt and to come. What makes no sense is left to the engine to refuse."""
     sums = _Sums()
     prompts = 1
@@ -52,8 +64,8 @@ def estimate(route: Route, fields: Mapping[str, msgspec.Raw]) -> int:
             prompts = len(value)
     prompt = -(-sums.text_bytes // _BYTES_PER_TOKEN) + sums.tokens + _TOKENS_PER_MESSAGE * sums.messages
     if route is Route.EMBEDDINGS:
-        return prompt
-    return min(_MOST, prompt + _to_come(fields) * prompts * max(1, _number(fields, "n") or 1))
+        return Estimate(prompt, 0)
+    return Estimate(prompt, min(_MOST, _to_come(fields) * prompts * max(1, _number(fields, "n") or 1)))
 
 
 def _to_come(fields: Mapping[str, msgspec.Raw]) -> int:
