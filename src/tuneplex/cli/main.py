@@ -208,9 +208,9 @@ def status(
 
 
 def limits(*, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
-    """Show the limits of tenants, keys and models, and what is used of them.
+    """Show all limits, and what is used of them.
 
-    Over all gateways, in the last 60 seconds, on this day, and now.
+    Those of tenants, keys and models, over all gateways.
 
     Example: tuneplex limits
     """

@@ -105,9 +105,11 @@ class Leasing:
         return self._controller.spec.listen.gateways
 
     async def _tell(self) -> None:
-        today = self._today
+        today, limits = self._today, self.limits
         self._days.forget(today)
-        leases = self._lessor.decide(self.limits, self._gateways, today, self._days.spent(today))
+        bounded = {name for name, one in limits.items() if one.tokens_per_day is not None}
+        spent = {name: tokens for name, tokens in self._days.spent(today).items() if name in bounded}
+        leases = self._lessor.decide(limits, self._gateways, today, spent)
         if leases is not None:
             await self._controller.publisher.publish(leases)
 
