@@ -150,7 +150,7 @@ class HiddenUsage:
     def one(self, event: bytes) -> bytes:
         """Pass it on, unless it is the one to hide; see `Meter`."""
         self.last = event
-        if self._careful or _ORDINARY not in event:
+        if self._careful or event.rfind(_ORDINARY) < 0:  # it stands near the end, so this finds it soonest
             return self._look(event)
         self._events += 1
         return event
@@ -160,7 +160,7 @@ class HiddenUsage:
         if not events:
             return b""
         self.last = events
-        count = events.count(b"\n\n")
+        count = _count(events)
         if self._careful or events.count(_ORDINARY) != count or _USAGE in events:
             return b"".join(map(self._look, _split(events)))
         self._events += count

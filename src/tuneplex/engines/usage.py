@@ -70,6 +70,7 @@ class Telling(msgspec.Struct):
 
 # --- asking
 
+_ASKED = msgspec.Raw(b'{"include_usage":true}')
 _options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _value = msgspec.json.Decoder(bool | int | float | str | None)
 # vLLM reads `stream_options` as leniently as pydantic does, and who writes 0 for false must not go uncounted.
@@ -89,8 +90,10 @@ def asking(fields: dict[str, msgspec.Raw]) -> msgspec.Raw | None:
         The client's own options with `include_usage`. None where they have to stay as they are: the client asks for
         the usage itself, or they are so wrong that the engine must see and refuse them.
     """
+    if OPTIONS not in fields:
+        return _ASKED
     try:
-        options = _options.decode(fields[OPTIONS]) if OPTIONS in fields else None
+        options = _options.decode(fields[OPTIONS])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     options = options or {}

@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 _OK = 200
 _NOTHING = Usage(0, 0)
+_PROMPTS = ("messages", "prompt", "input")
 _REFUSED = frozenset({Outcome.UNREACHABLE, Outcome.ENGINE_ERROR})
 _CLIENT_CLOSED = 499  # nginx's word for it, used for counting only
 
@@ -127,6 +128,7 @@ class Relay:
     _answer: _Answer | None = None
     _call: Call | None = None
     _fields: dict[str, msgspec.Raw] | None = None  # to ask once more without what the engine may refuse
+    _prompt_bytes = 0
     _hides_usage = False
     _asked_again = False
     _seen = 0
@@ -149,6 +151,7 @@ class Relay:
             BadRequest: One of the fields is wrong; nothing was sent.
         """
         request = self._request(self._asking(fields))
+        self._prompt_bytes = sum(len(fields[name]) for name in _PROMPTS if name in fields)
         self.exchange.body = b""  # from here on the call keeps it, as long as it may be sent again
         self._ledger.opened(self)
         self.exchange.listener = self
@@ -342,7 +345,7 @@ class Relay:
             return used
         if outcome in _REFUSED and not used.completion:
             return _NOTHING
-        prompt = self.order.prompt or estimated_tokens(self.exchange.received)
+        prompt = self.order.prompt or estimated_tokens(self._prompt_bytes)
         return msgspec.structs.replace(used, prompt=prompt)
 
 
