@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
+
 from tuneplex.errors import RateLimited
 from tuneplex.gateway.accounts import DAY_S, Account, Obstacle, Taken
 from tuneplex.identity import Limits, Subject
@@ -87,8 +89,8 @@ class Admission:
             self._hold()
 
     def lease(self, leases: Leases) -> None:
-        """Go by these shares from now on, unless newer ones are known."""
-        if leases.generation < self._leases.generation:
+        """Go by these shares from now on, unless newer ones are known, or they tell this gateway nothing."""
+        if leases.generation < self._leases.generation or self._index not in leases.shares:
             return
         self._leases = leases
         self._first_leases = self._first_leases or leases.generation
@@ -222,7 +224,14 @@ class Admission:
         day = self._today(wall)
         self._accounts = {name: one for name, one in self._accounts.items() if not one.idle(now, day)}
         used = {name: account.used(now, day) for name, account in self._accounts.items()}
-        return used, {name: account.held for name, account in self._accounts.items()}
+        return used, self._told() | {name: account.held for name, account in self._accounts.items()}
+
+    def _told(self) -> dict[str, Limits]:
+        """The shares that it would go by, should anybody ask: control may have forgotten them."""
+        told = self._leases.shares.get(self._index, _NO_SHARES)
+        if self._leases.day == self._day:
+            return told
+        return {name: msgspec.structs.replace(share, tokens_per_day=None) for name, share in told.items()}
 
 
 def _words(obstacle: Obstacle, gateways: int) -> RateLimited:

@@ -57,7 +57,7 @@ def shares(limit: int, gateways: Mapping[int, Want]) -> dict[int, int]:
         return {}
     least = floor(limit, len(gateways))
     aims = _aims(limit, least, gateways)
-    bound = {index: max(want.held, want.used, least) for index, want in gateways.items()}
+    bound = {index: max(want.held, want.used) for index, want in gateways.items()}
     missing = {index: max(0, aims[index] - bound[index]) for index in gateways}
     free = max(0, limit - sum(bound.values()))
     grown = _split(min(free, sum(missing.values())), missing)

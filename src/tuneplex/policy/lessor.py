@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from tuneplex.identity import Limits
-from tuneplex.policy.leases import Want, shares
+from tuneplex.policy.leases import Want, floor, shares
 from tuneplex.types import GatewayReport, Leases, Used
 
 __all__ = ["Lessor"]
@@ -52,7 +52,8 @@ class Lessor:
             return None
         asked = {name for gateway in known.values() for name in gateway.subjects()}
         divided = {name: limits[name] for name in sorted((asked | spent.keys()) & limits.keys())}
-        given: dict[int, dict[str, Limits]] = {index: {} for index in known}
+        # Who was not heard is told nothing, and goes on by what it has.
+        given: dict[int, dict[str, Limits]] = {index: {} for index, one in known.items() if one.report is not None}
         left: dict[str, int] = {}
         for name, limit in divided.items():
             if limit.tokens_per_day is not None:
@@ -105,13 +106,17 @@ class _Gateway:
         """What it has let in of a subject."""
         return self.report.used.get(name, _NEVER_USED) if self.report is not None else _NEVER_USED
 
-    def held(self, name: str, kind: str) -> int:
-        """The largest share that it may go by."""
-        return max((getattr(share, kind) or 0 for share in self._held(name)), default=0)
+    def held(self, name: str, kind: str, least: int) -> int:
+        """The largest share that it may go by; where it was told none it goes by the least."""
+        found = (getattr(share, kind) for share in self._held(name))
+        return max((least if share is None else share for share in found), default=least)
 
     def _held(self, name: str) -> Iterator[Limits]:
-        if self.report is not None:
-            yield self.report.held.get(name, _NEVER_TOLD)
+        report = self.report
+        if report is not None and name in report.held:
+            yield report.held[name]
+        elif report is None or not self._told or report.leases < self._told[0][0]:
+            yield _NEVER_TOLD  # else what it goes by is among what it was told
         for _, known in self._told:
             yield known.get(name, _NEVER_TOLD)
 
@@ -141,24 +146,29 @@ def _divide(
     ):
         limit = getattr(limits, kind)
         if limit is not None:
+            least = floor(limit, len(gateways))
             wants = {
                 index: Want(
-                    one.held(name, kind), getattr(one.used(name), use), getattr(one.used(name).wanted, kind) or 0
+                    max(least, one.held(name, kind, least)),
+                    getattr(one.used(name), use),
+                    getattr(one.used(name).wanted, kind) or 0,
                 )
                 for index, one in gateways.items()
             }
             found[kind] = shares(limit, _with_unheard(limit, wants, gateways))
     if left is not None:
-        found["tokens_per_day"] = _divide_day(name, left, gateways, day)
-    return {index: Limits(**{kind: share[index] for kind, share in found.items()}) for index in gateways}
+        least = floor(limits.tokens_per_day or 0, len(gateways))
+        found["tokens_per_day"] = _divide_day(name, left, least, gateways, day)
+    heard = (index for index, one in gateways.items() if one.report is not None)
+    return {index: Limits(**{kind: share[index] for kind, share in found.items()}) for index in heard}
 
 
-def _divide_day(name: str, left: int, gateways: Mapping[int, _Gateway], day: int) -> dict[int, int]:
+def _divide_day(name: str, left: int, least: int, gateways: Mapping[int, _Gateway], day: int) -> dict[int, int]:
     """What is left of the day is divided, and added to what each has had of it."""
     kind = "tokens_per_day"
     used = {index: _day_tokens(one.used(name), day) for index, one in gateways.items()}
     wants = {
-        index: Want(max(0, one.held(name, kind) - used[index]), 0, one.used(name).wanted.tokens_per_day or 0)
+        index: Want(max(0, one.held(name, kind, least) - used[index]), 0, one.used(name).wanted.tokens_per_day or 0)
         for index, one in gateways.items()
     }
     return {index: used[index] + part for index, part in shares(left, _with_unheard(left, wants, gateways)).items()}
@@ -167,7 +177,7 @@ def _divide_day(name: str, left: int, gateways: Mapping[int, _Gateway], day: int
 def _with_unheard(limit: int, wants: dict[int, Want], gateways: Mapping[int, _Gateway]) -> dict[int, Want]:
     """Those that were not heard may hold all that the others do not."""
     unheard = [index for index, one in gateways.items() if one.report is None]
-    taken = sum(max(want.held, want.used) for want in wants.values())
+    taken = sum(max(want.held, want.used) for index, want in wants.items() if index not in unheard)
     return wants | {index: msgspec.structs.replace(wants[index], held=max(0, limit - taken)) for index in unheard}
 
 
