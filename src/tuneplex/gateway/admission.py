@@ -199,7 +199,7 @@ class Admission:
         """Header lines that say how much this caller can still ask."""
         accounts = [self._account(subject) for subject in subjects]
         requests = [
-            (held - account.requests.total(now), limit, account.requests.wait_s(now, 0))
+            (held - account.requests.total(now), limit, account.requests.rest_s(now))
             for account in accounts
             if (limit := account.subject.limits.requests_per_minute) is not None
             and (held := account.held.requests_per_minute) is not None
@@ -213,7 +213,7 @@ class Admission:
             yield (
                 held.tokens_per_minute - account.tokens.total(now),
                 limits.tokens_per_minute,
-                account.tokens.wait_s(now, 0),
+                account.tokens.rest_s(now),
             )
         if limits.tokens_per_day is not None and held.tokens_per_day is not None:
             used = account.day_tokens(self._today(wall))

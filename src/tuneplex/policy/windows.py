@@ -81,6 +81,10 @@ class Window:
                 return cell.second + self._span_s + 1 - now
         return math.inf
 
+    def rest_s(self, now: float) -> float:
+        """Seconds until nothing counts any more, if nothing else comes."""
+        return self._cells[-1].second + self._span_s + 1 - now if self.total(now) else 0.0
+
     def _follow(self, second: int) -> None:
         """Leave behind what is too old. Should the clock go backwards, everything moves with it and keeps its age."""
         cells = self._cells

@@ -54,6 +54,16 @@ def test_waiting_as_long_as_it_says_is_enough_and_not_too_long(steps: list[tuple
     assert window.total(now + wait_s + 0.001) <= room
 
 
+def test_when_all_is_over() -> None:
+    """An empty window is over now, another one when its last second is old enough."""
+    window = Window(SPAN_S)
+    assert window.rest_s(100.5) == 0
+    window.add(100.5, 1)
+    window.add(102.5, 1)
+    assert window.rest_s(103.0) == 5.0
+    assert window.total(108.0) == 0
+
+
 def test_what_can_never_have_room() -> None:
     """A negative room is never there, however empty the window is."""
     window = Window()
