@@ -140,15 +140,16 @@ def without_chance(body: bytes) -> bytes:
     return re.sub(rb'"(created|created_at)":\d+', b'"created":0', body)
 
 
-@pytest.mark.parametrize("options", [..., *OPTIONS])
-@pytest.mark.parametrize("path, fields", KINDS, ids=lambda value: str(value)[:50] if isinstance(value, dict) else None)
+# Responses tell their usage to everybody, so there is nothing to ask for.
+STREAMS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [(path, fields, {}) for path, fields in KINDS]
+STREAMS += [(path, fields, {"stream_options": how}) for path, fields in KINDS if path != RESPONSES for how in OPTIONS]
+
+
+@pytest.mark.parametrize("path, fields, more", STREAMS, ids=lambda value: str(value)[:60])
 def test_streams_are_what_vllm_sends(
-    gateway: httpx2.Client, direct: httpx2.Client, path: str, fields: dict[str, Any], options: object
+    gateway: httpx2.Client, direct: httpx2.Client, path: str, fields: dict[str, Any], more: dict[str, Any]
 ) -> None:
     """Event for event and byte for byte, whether the client asks for the usage or not."""
-    if path == RESPONSES and options is not ...:
-        pytest.skip("responses tell their usage to everybody")
-    more = {} if options is ... else {"stream_options": options}
     body = body_of(path, fields, stream=True, **more)
     for _ in range(ATTEMPTS):
         expected = direct.post(f"/v1/{path}", json=body)
@@ -170,7 +171,11 @@ def test_what_a_client_leaves_is_counted_up_to_there(
     gateway: httpx2.Client, theirs: Counts, ours: Counts, path: str
 ) -> None:
     """Never less than the client has got, never more than the engine has done, and near to that."""
-    said = {CHAT: {"messages": MESSAGES}, COMPLETIONS: {"prompt": "The river runs"}, RESPONSES: {"input": "Hello"}}
+    said: dict[str, dict[str, Any]] = {
+        CHAT: {"messages": MESSAGES},
+        COMPLETIONS: {"prompt": "The river runs"},
+        RESPONSES: {"input": "Hello"},
+    }
     limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
     body = body_of(path, said[path], stream=True, **{limit: 400})
     before, got = (theirs.now(), ours.now()), 0
