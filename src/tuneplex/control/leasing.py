@@ -126,6 +126,7 @@ class Leasing:
         today, fleet = self._today, self._controller.spec.name
         if not self._days.is_loaded(today):
             self._days.load(today, await self._registry.read(lambda store: store.day(fleet, today)))
+            await self._registry.read(lambda store: store.forget_days(fleet))
 
     async def _save(self) -> None:
         counted, fleet = self._days.unsaved(), self._controller.spec.name

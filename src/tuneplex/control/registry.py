@@ -72,6 +72,9 @@ class Records(Protocol):
     def keep_days(self, fleet: str, counted: Mapping[Counted, int]) -> None:
         """Keep these counts in the place of those that are there; doing it again changes nothing."""
 
+    def forget_days(self, fleet: str) -> None:
+        """Let go of days that are long over."""
+
     def close(self) -> None:
         """Let go of the database."""
 

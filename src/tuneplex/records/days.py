@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from tuneplex.records.tables import usage_days
 
-__all__ = ["Counted", "Day", "check_days", "read_day", "write_days"]
+__all__ = ["Counted", "Day", "check_days", "forget_days", "read_day", "write_days"]
 
 Day = dict[str, dict[str, int]]
 """Subject -> process -> tokens."""
@@ -33,7 +33,7 @@ def read_day(connection: Connection, fleet: str, day: int) -> Day:
 
 
 def write_days(connection: Connection, fleet: str, counted: Mapping[Counted, int]) -> None:
-    """Put these rows in the place of those that are there, and let go of what is long over."""
+    """Put these rows in the place of those that are there."""
     if not counted:
         return
     rows = [
@@ -43,8 +43,15 @@ def write_days(connection: Connection, fleet: str, counted: Mapping[Counted, int
     same = delete(usage_days).where(*(_COLUMNS[name] == bindparam(f"of_{name}") for name in _KEY))
     connection.execute(same, [{f"of_{name}": row[name] for name in _KEY} for row in rows])
     connection.execute(insert(usage_days), rows)
-    newest = max(day for _subject, day, _process in counted)
-    connection.execute(delete(usage_days).where(_COLUMNS.fleet == fleet, _COLUMNS.day < newest - _KEPT_DAYS))
+
+
+def forget_days(connection: Connection, fleet: str) -> None:
+    """Let go of all but a fleet's last days. They are counted, so that a clock that jumps does not empty the table."""
+    mine = _COLUMNS.fleet == fleet
+    days = select(_COLUMNS.day).where(mine).distinct().order_by(_COLUMNS.day.desc())
+    newest_of_old = connection.scalar(days.offset(_KEPT_DAYS).limit(1))
+    if newest_of_old is not None:
+        connection.execute(delete(usage_days).where(mine, _COLUMNS.day <= newest_of_old))
 
 
 def check_days(connection: Connection) -> None:

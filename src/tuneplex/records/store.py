@@ -13,7 +13,7 @@ from tuneplex.errors import StoreConflict, StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
 from tuneplex.records import backup, tables, upkeep
 from tuneplex.records.database import Database
-from tuneplex.records.days import Counted, Day, read_day, write_days
+from tuneplex.records.days import Counted, Day, forget_days, read_day, write_days
 from tuneplex.records.rows import read_keys, read_tenants, row
 from tuneplex.records.upkeep import StoreFacts, Upgraded
 
@@ -236,8 +236,8 @@ class Store:
     def keep_days(self, fleet: str, counted: Mapping[Counted, int]) -> None:
         """Keep how many tokens each process has counted by now, in the place of what was kept of it.
 
-        Doing it again changes nothing, so it can be done again when it is not known whether it was done. Days that are
-        long over are forgotten. The generation stays.
+        Doing it again changes nothing, so it can be done again when it is not known whether it was done. The generation
+        stays.
 
         Args:
             fleet: The fleet's name.
@@ -245,6 +245,11 @@ class Store:
         """
         with self._database.writing("somebody else counts the tokens of the day, too") as connection:
             write_days(connection, fleet, counted)
+
+    def forget_days(self, fleet: str) -> None:
+        """Let go of what a fleet has counted on days that are long over."""
+        with self._database.writing() as connection:
+            forget_days(connection, fleet)
 
 
 def _change(connection: Connection, **values: bool) -> None:

@@ -82,7 +82,7 @@ def test_readme_commands_run_in_their_order(cli: CommandLine) -> None:
     assert cli.processes() == {}
 
 
-@pytest.mark.parametrize("block", blocks("yaml", "README.md", "docs/engines.md", "docs/limits.md", "docs/store.md"), ids=str)
+@pytest.mark.parametrize("block", blocks("yaml", "README.md", "docs/engines.md", "docs/store.md"), ids=str)
 def test_fleet_file_examples_are_valid(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fleet file that is shown passes the checks, given the files it names."""
     monkeypatch.setenv("ENGINE_KEY", "sk-engine")

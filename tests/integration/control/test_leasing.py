@@ -131,11 +131,13 @@ async def test_a_restarted_gateway_counts_from_its_start(memory: MemoryRecords, 
     """A new process begins at nothing, and what the one before it has used still counts."""
     async with control(memory, tmp_path) as desk:
         await limit(desk, tokens_per_day=100)
-        for pid, tokens in ((7, 30), (8, 20)):
-            async with Gateway(0, tmp_path / "feed", pid).running() as gateway:
-                gateway.use(tokens)
-                left = 70 if pid == 7 else 50
-                await desk.until(lambda left=left, one=gateway: one.leases.left == {TENANT: left})
+        first, second = Gateway(0, tmp_path / "feed", 7), Gateway(0, tmp_path / "feed", 8)
+        async with first.running():
+            first.use(30)
+            await desk.until(lambda: first.leases.left == {TENANT: 70})
+        async with second.running():
+            second.use(20)
+            await desk.until(lambda: second.leases.left == {TENANT: 50})
         assert await day_tokens(desk) == 50
 
 

@@ -134,8 +134,8 @@ def test_a_changed_limit_is_live_at_once(make_fleet: MakeFleet) -> None:
     for change, status in ((1, REFUSED), (1000, PASSED), (2, REFUSED), (None, PASSED)):
         limit(fleet, requests_per_minute=change)
         begun = time.monotonic()
-        fleet.wait_for(lambda status=status: asked(fleet) == status)
-        assert time.monotonic() - begun < 5
+        while asked(fleet) != status:
+            assert time.monotonic() - begun < 5
     fleet.wait_for(lambda: not use(fleet))
 
 
