@@ -48,7 +48,7 @@ def limit(front: Front, whose: str, **limits: int) -> None:
 
 async def ask(front: Front, **fields: object) -> Response:
     """One request for a short reply."""
-    return await front.post(CHAT, chat(**{"max_tokens": 5, **fields}), **bearer("one"))
+    return await front.post(CHAT, chat() | {"max_tokens": 5, **fields}, **bearer("one"))
 
 
 def used(front: Front) -> tuple[int, int, int]:

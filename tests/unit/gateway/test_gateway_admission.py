@@ -13,7 +13,7 @@ NOON = 86400 * 20000 + 43200.0
 ACME = "tenant acme"
 
 
-def subject(name: str = ACME, **limits: int) -> Subject:
+def subject(name: str = ACME, /, **limits: int) -> Subject:
     """Somebody with these limits."""
     return Subject(name, Limits(**limits))
 
