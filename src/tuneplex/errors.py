@@ -22,6 +22,7 @@
         ├─ MethodNotAllowed    405
         ├─ RequestTimeout      408  the request did not arrive in time
         ├─ TooLarge            413
+        ├─ RateLimited         429  a limit of the tenant, the key or the model is reached
         ├─ HeadTooLarge        431
         ├─ EngineRefused       the engine's own refusal, with its status
         ├─ UpstreamError       502  the engine broke off or answered in another shape
@@ -45,6 +46,7 @@ __all__ = [
     "HeadTooLarge",
     "MethodNotAllowed",
     "NotFound",
+    "RateLimited",
     "RequestTimeout",
     "SourceError",
     "StateError",
@@ -209,6 +211,13 @@ class TooLarge(ApiError):
 
     status = 413
     kind = "invalid_request_error"
+
+
+class RateLimited(ApiError):
+    """A limit of the tenant, the key or the model is reached."""
+
+    status = 429
+    kind = "rate_limit_error"
 
 
 class HeadTooLarge(ApiError):

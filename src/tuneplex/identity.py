@@ -6,7 +6,19 @@ from enum import StrEnum
 
 import msgspec
 
-__all__ = ["ANY", "DEFAULT_TENANT", "Access", "Grant", "Key", "KeyState", "Principal", "Scope", "Tenant"]
+__all__ = [
+    "ANY",
+    "DEFAULT_TENANT",
+    "Access",
+    "Grant",
+    "Key",
+    "KeyState",
+    "Limits",
+    "Principal",
+    "Scope",
+    "Subject",
+    "Tenant",
+]
 
 DEFAULT_TENANT = "default"
 ANY = ("*",)
@@ -28,6 +40,34 @@ class KeyState(StrEnum):
     REVOKED = "revoked"
 
 
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How much may be asked; None stands for no limit.
+
+    Attributes:
+        requests_per_minute: Requests in any 60 seconds.
+        tokens_per_minute: Tokens of prompts and completions in any 60 seconds.
+        tokens_per_day: The same in a day of UTC.
+        concurrent: Requests under way at a time.
+    """
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    concurrent: int | None = None
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """Somebody or something that has limits.
+
+    Attributes:
+        name: `tenant acme`, `key k3x…` or `model legal`: unique, and shown in messages.
+        limits: Of all gateways together.
+    """
+
+    name: str
+    limits: Limits
+
+
 class Tenant(msgspec.Struct, frozen=True):
     """Who pays, and what is theirs.
 
@@ -40,6 +80,7 @@ class Tenant(msgspec.Struct, frozen=True):
             with nobody, and nobody can time another one's prompts.
         disabled: None of its keys opens anything.
         created: Unix time, seconds.
+        limits: Of all its keys together.
     """
 
     name: str
@@ -49,6 +90,7 @@ class Tenant(msgspec.Struct, frozen=True):
     cache_group: str = ""
     disabled: bool = False
     created: int = 0
+    limits: Limits = Limits()
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -66,6 +108,7 @@ class Key(msgspec.Struct, frozen=True):
         expires: From when on it opens nothing, Unix time.
         revoked: Since when it opens nothing, Unix time.
         replaces: The id of the key that it was rotated from.
+        limits: Its own, beside its tenant's.
     """
 
     id: str
@@ -79,6 +122,7 @@ class Key(msgspec.Struct, frozen=True):
     expires: int | None = None
     revoked: int | None = None
     replaces: str | None = None
+    limits: Limits = Limits()
 
     def state(self, now: float) -> KeyState:
         """Whether it still opens anything at `now`, Unix time."""
@@ -132,6 +176,7 @@ class Principal(msgspec.Struct, frozen=True):
         isolated: It is served only by pools that are reserved for its tenant.
         cache_salt: Keeps its prompts apart in the engines' prefix caches; empty when there is nothing to keep apart.
         expires: From when on it is nobody, Unix time.
+        subjects: Whose limits it counts against: its tenant and its key, as far as they have any.
     """
 
     tenant: str
@@ -141,3 +186,4 @@ class Principal(msgspec.Struct, frozen=True):
     isolated: bool = False
     cache_salt: str = ""
     expires: int | None = None
+    subjects: tuple[Subject, ...] = ()

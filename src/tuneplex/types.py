@@ -9,6 +9,8 @@ from enum import StrEnum
 
 import msgspec
 
+from tuneplex.identity import Limits
+
 __all__ = [
     "AdapterStatus",
     "AdapterVersion",
@@ -20,6 +22,7 @@ __all__ = [
     "GatewayReport",
     "GatewaySettings",
     "GatewayStatus",
+    "Leases",
     "Listen",
     "Model",
     "PoolSpec",
@@ -32,6 +35,7 @@ __all__ = [
     "Status",
     "Tier",
     "Timeouts",
+    "Used",
 ]
 
 
@@ -99,12 +103,14 @@ class Model(msgspec.Struct, frozen=True):
         version: The key into `Replica.serves`: the base's name, or an `AdapterVersion.id`.
         parent: The base's name for an adapter, None for the base.
         created: Unix time, seconds.
+        limits: Of all callers together.
     """
 
     name: str
     version: str
     parent: str | None = None
     created: int = 0
+    limits: Limits = Limits()
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -170,6 +176,7 @@ class FleetView(msgspec.Struct, frozen=True, tag="view"):
         generation: Grows with every change.
         models: By name; the base is among them.
         aliases: Name that clients use -> name in `models`.
+        gateways: How many share each limit.
     """
 
     generation: int = 0
@@ -177,6 +184,7 @@ class FleetView(msgspec.Struct, frozen=True, tag="view"):
     aliases: dict[str, str] = {}
     replicas: tuple[Replica, ...] = ()
     settings: GatewaySettings = GatewaySettings()
+    gateways: int = 1
 
     def model(self, name: str) -> Model | None:
         """The model that `name`, perhaps an alias, stands for; None if there is none."""
@@ -190,6 +198,47 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Used(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one gateway has let in of a subject with limits.
+
+    Attributes:
+        requests: In the last 60 seconds.
+        tokens: In the last 60 seconds, reserved or used.
+        day: The day that `day_tokens` belongs to: days of UTC since 1970.
+        day_tokens: On that day, by this process, reserved or used.
+        concurrent: Under way now.
+        refused: Requests refused since the process started.
+        wanted: What it lately would have let in if it could, of each kind.
+    """
+
+    requests: int = 0
+    tokens: int = 0
+    day: int = 0
+    day_tokens: int = 0
+    concurrent: int = 0
+    refused: int = 0
+    wanted: Limits = Limits()
+
+
+class Leases(msgspec.Struct, frozen=True, tag="leases"):
+    """How the gateways share each limit; replaced as a whole, never changed.
+
+    Attributes:
+        generation: Grows with every change.
+        shares: Gateway index -> subject -> what it may let in; of the day, counted from the gateway's start. Of a
+            subject that is missing it may let in its part of the half that is spread evenly.
+        limits: Subject -> what was divided.
+        day: The day that shares of the day are for: days of UTC since 1970.
+        left: Subject -> tokens of that day that all gateways together can still let in.
+    """
+
+    generation: int = 0
+    shares: dict[int, dict[str, Limits]] = {}
+    limits: dict[str, Limits] = {}
+    day: int = 0
+    left: dict[str, int] = {}
+
+
 class GatewayReport(msgspec.Struct, frozen=True):
     """What a gateway tells control each second.
 
@@ -200,6 +249,9 @@ class GatewayReport(msgspec.Struct, frozen=True):
         outstanding: Requests under way, by replica name.
         counters: Metric name -> label values -> count since the process started.
         buckets: Histogram name -> label values -> counts per bucket (last one: above all bounds), then the sum.
+        used: What it has let in, by subject.
+        held: The shares that it goes by, by subject.
+        leases: Their generation.
     """
 
     gateway: int
@@ -208,6 +260,9 @@ class GatewayReport(msgspec.Struct, frozen=True):
     outstanding: dict[str, int] = {}
     counters: dict[str, list[tuple[tuple[str, ...], float]]] = {}
     buckets: dict[str, list[tuple[tuple[str, ...], tuple[float, ...]]]] = {}
+    used: dict[str, Used] = {}
+    held: dict[str, Limits] = {}
+    leases: int = 0
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -282,6 +337,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
     """A fleet file with everything resolved: sources are local directories, defaults are filled in.
 
     Attributes:
+        limits: Of models, by name.
         store: URL of the PostgreSQL database that keeps tenants and keys; empty for a file in the state directory.
     """
 
@@ -293,6 +349,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
     listen: Listen = Listen()
     gateway: GatewaySettings = GatewaySettings()
     store: str = ""
+    limits: dict[str, Limits] = {}
 
 
 class Change(msgspec.Struct, frozen=True):

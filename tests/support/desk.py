@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx2
 
-from tuneplex.control import Controller, Registry, admin_app
+from tuneplex.control import Controller, Leasing, Registry, admin_app
 from tuneplex.control.registry import Patience, Records
 from tuneplex.identity import Access
 from tuneplex.launchers.external import ExternalLauncher
@@ -39,7 +39,8 @@ class Desk:
         )  # fmt: skip
         self.registry = Registry(store, snapshot=self.snapshot, publish=self._publish, file=file, patience=HASTY)
         self.saved: list[FleetSpec] = []
-        self.app = admin_app(self.controller, self.registry, self.saved.append)
+        self.leasing = Leasing(self.controller, self.registry)
+        self.app = admin_app(self.controller, self.registry, self.leasing, self.saved.append)
         self.client = httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app), base_url="http://control")
 
     async def _publish(self, access: Access) -> None:

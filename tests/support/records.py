@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
 
 from tuneplex.errors import StoreConflict, StoreDown, StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
+from tuneplex.records import Counted, Day
 
 __all__ = ["MemoryRecords"]
 
@@ -30,6 +31,7 @@ class MemoryRecords:
         self.gate.set()
         self._tenants = {DEFAULT_TENANT: Tenant(DEFAULT_TENANT)}
         self._keys: dict[str, Key] = {}
+        self._counted: dict[tuple[str, Counted], int] = {}
         self._generation = 1
         self._required = False
 
@@ -139,6 +141,33 @@ class MemoryRecords:
             if key.revoked is None:
                 key = self._keys[key_id] = msgspec.structs.replace(key, revoked=now)
             return key
+
+    def change_key(self, key: Key) -> None:
+        """Change what can be changed of one."""
+        with self._change():
+            fields = {name: getattr(key, name) for name in ("label", "adapters", "base", "limits")}
+            self._keys[key.id] = msgspec.structs.replace(self.key(key.id), **fields)
+
+    def day(self, fleet: str, day: int) -> Day:
+        """What was counted on a day."""
+        self._answer()
+        found: Day = {}
+        for (whose, (subject, when, process)), tokens in self._counted.items():
+            if (whose, when) == (fleet, day):
+                found.setdefault(subject, {})[process] = tokens
+        return found
+
+    def keep_days(self, fleet: str, counted: Mapping[Counted, int]) -> None:
+        """Keep what was counted."""
+        self._answer()
+        self._counted.update({(fleet, key): tokens for key, tokens in counted.items()})
+        if self.cut:
+            raise StoreDown("the store (memory) does not answer: the connection is gone")
+
+    def forget_days(self, fleet: str) -> None:
+        """Everything is kept: no test lasts that long."""
+        del fleet
+        self._answer()
 
     def _tenant(self, name: str) -> None:
         if name not in self._tenants:

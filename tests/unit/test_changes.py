@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuneplex.identity import Limits
 from tuneplex.policy import changes
 from tuneplex.types import AdapterVersion, Base, Change, FleetSpec, GatewaySettings, Listen, PoolSpec, Timeouts
 
@@ -72,6 +73,10 @@ replace = msgspec.structs.replace
         ),
         ({"pools": ()}, Change("pool default", "remove", "live", "replicas 1 -> 0")),
         (
+            {"limits": {"contacts": Limits(requests_per_minute=60)}},
+            Change("limits of contacts", "add", "live", "requests_per_minute none -> 60"),
+        ),
+        (
             {"gateway": GatewaySettings(timeouts=Timeouts(connect_s=1))},
             Change("gateway", "change", "live", "timeouts (connect_s 5.0 -> 1)"),
         ),
@@ -135,6 +140,7 @@ fleets = st.builds(
     listen=st.builds(Listen, port=st.integers(1, 2)),
     gateway=gateways,
     store=st.just("") | names,
+    limits=st.dictionaries(names, st.builds(Limits, st.integers(1, 3), concurrent=st.none() | st.integers(1, 2))),
 )
 
 

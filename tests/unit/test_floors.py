@@ -11,8 +11,8 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "tuneplex"
 
 FLOORS: dict[int, set[str]] = {
-    0: {"errors", "files", "units"},
-    1: {"types", "identity"},
+    0: {"errors", "files", "identity", "units"},
+    1: {"types"},
     2: {"http", "shapes", "metrics"},
     3: {"traffic"},
     4: {"policy", "planner"},

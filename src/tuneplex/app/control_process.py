@@ -21,7 +21,7 @@ import uvicorn
 
 from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
-from tuneplex.control import Controller, Registry, admin_app
+from tuneplex.control import Controller, Leasing, Registry, admin_app
 from tuneplex.feed.sockets import private_socket
 from tuneplex.launchers.external import ExternalLauncher
 from tuneplex.launchers.local import LocalLauncher, inheritable
@@ -53,13 +53,18 @@ async def _run(state: StateDir, lifeline: int, env: Mapping[str, str]) -> None:
     async with connect(state.supervisor_socket) as spawner:
         controller = _controller(state, spawner, env)
         registry = _registry(state, controller)
+        info = state.supervisor()
+        leasing = Leasing(controller, registry, fleet_started=info.started if info else 0.0)
         async with (
             controller.publisher.listening(state.feed_socket),
-            _admin(controller, registry, state),
+            _admin(controller, registry, leasing, state),
             asyncio.TaskGroup() as group,
         ):
             loops = [group.create_task(loop) for loop in (controller.run(), registry.run())]
+            sharing = group.create_task(leasing.run())
             await stop.wait()
+            sharing.cancel()
+            await asyncio.wait((sharing,))  # it keeps the last counts, by the registry
             for loop in loops:
                 loop.cancel()
 
@@ -88,9 +93,9 @@ def _registry(state: StateDir, controller: Controller) -> Registry:
 
 
 @contextlib.asynccontextmanager
-async def _admin(controller: Controller, registry: Registry, state: StateDir) -> AsyncIterator[None]:
+async def _admin(controller: Controller, registry: Registry, leasing: Leasing, state: StateDir) -> AsyncIterator[None]:
     """Serve the admin API for as long as the block runs."""
-    app = admin_app(controller, registry, state.write_spec)
+    app = admin_app(controller, registry, leasing, state.write_spec)
     config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, ws="none")
     server = _Server(config)
     with private_socket(state.admin_socket) as listener:

@@ -30,12 +30,13 @@ from tuneplex.app.state import StateDir
 from tuneplex.feed import Subscriber
 from tuneplex.gateway import Gateway, serve
 from tuneplex.identity import Access
-from tuneplex.types import FleetView
+from tuneplex.types import FleetView, Leases
 
 __all__ = ["main"]
 
 _DRAIN_S = 15
 _FIRST_NEWS_S = 5.0
+_FIRST_LEASES_S = 3.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,7 +64,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 async def _run(options: argparse.Namespace, state: StateDir) -> None:
     async with ControlClient(state.admin_socket) as control:
         gateway = Gateway(options.index, metrics_source=control.metrics, admin=control.admin)
-        viewed, admitted = asyncio.Event(), asyncio.Event()
+        viewed, admitted, leased = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         def take_view(view: FleetView) -> None:
             gateway.update(view)
@@ -73,14 +74,26 @@ async def _run(options: argparse.Namespace, state: StateDir) -> None:
             gateway.update_access(access)
             admitted.set()
 
-        subscriber = Subscriber(state.feed_socket, on_view=take_view, on_access=take_access, report=gateway.report)
+        def take_leases(leases: Leases) -> None:
+            gateway.update_leases(leases)
+            leased.set()
+
+        subscriber = Subscriber(
+            state.feed_socket,
+            on_view=take_view,
+            on_access=take_access,
+            on_leases=take_leases,
+            report=gateway.report,
+        )
         async with asyncio.TaskGroup() as group:
             feeding = group.create_task(subscriber.run())
-            await _serve(options, gateway, (viewed, admitted))
+            await _serve(options, gateway, (viewed, admitted), leased)
             feeding.cancel()
 
 
-async def _serve(options: argparse.Namespace, gateway: Gateway, news: Sequence[asyncio.Event]) -> None:
+async def _serve(
+    options: argparse.Namespace, gateway: Gateway, news: Sequence[asyncio.Event], leased: asyncio.Event
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -93,6 +106,10 @@ async def _serve(options: argparse.Namespace, gateway: Gateway, news: Sequence[a
             async with asyncio.timeout(_FIRST_NEWS_S):
                 for first in news:
                     await first.wait()
+        if gateway.limited:  # of a day's limit, another process may have used something before
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FIRST_LEASES_S):
+                    await leased.wait()
         await serve(gateway, listener, tls_cert=options.tls_cert, tls_key=options.tls_key, stop=stop, drain_s=_DRAIN_S)
 
     serving = asyncio.create_task(when_told())

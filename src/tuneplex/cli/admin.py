@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from tuneplex.control.bodies import KeyInfo, KeyRotation, KeyWish, NewKey, TenantChange, TenantWish
+from tuneplex.control.bodies import KeyChange, KeyInfo, KeyRotation, KeyWish, LimitUse, NewKey, TenantChange, TenantWish
 from tuneplex.errors import StateError, StoreDown, TuneplexError, UserError
 from tuneplex.identity import Tenant
 from tuneplex.types import Change, FleetSpec, Status
@@ -143,6 +143,15 @@ class Admin:
         hint = f"`tuneplex tenants create {wish.tenant}` makes it"
         return msgspec.json.decode(self._wish("POST", "/keys", wish, hint=hint), type=NewKey)
 
+    def change_key(self, key_id: str, change: KeyChange) -> KeyInfo:
+        """Change a key.
+
+        Raises:
+            UserError: There is none, or it opens nothing any more.
+            TuneplexError: See `tenants`.
+        """
+        return msgspec.json.decode(self._wish("PATCH", _path("keys", key_id), change, hint=_OTHER_KEY), type=KeyInfo)
+
     def rotate_key(self, key_id: str, how: KeyRotation) -> NewKey:
         """Make a key that replaces one.
 
@@ -161,6 +170,14 @@ class Admin:
             TuneplexError: See `tenants`.
         """
         return msgspec.json.decode(self._wish("POST", _path("keys", key_id, "revoke"), hint=_OTHER_KEY), type=KeyInfo)
+
+    def limits(self) -> tuple[LimitUse, ...]:
+        """All that have limits, and what they have used of them.
+
+        Raises:
+            StateError: Control does not answer.
+        """
+        return msgspec.json.decode(self._ask("GET", "/limits"), type=tuple[LimitUse, ...])
 
     def _wish(self, method: str, path: str, body: msgspec.Struct | None = None, *, hint: str) -> bytes:
         """Ask for something that a person may have got wrong; `hint` is for what does not exist, or exists already.

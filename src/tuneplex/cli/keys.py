@@ -15,11 +15,11 @@ from tuneplex.cli.admin import Admin
 from tuneplex.cli.tenants import agreed, checked
 from tuneplex.cli.terminal import Terminal
 from tuneplex.cli.times import distance, moment, seconds
-from tuneplex.control.bodies import KeyInfo, KeyRotation, KeyWish, Label, NewKey, Seconds
+from tuneplex.control.bodies import KeyChange, KeyInfo, KeyRotation, KeyWish, Label, LimitsWish, NewKey, Seconds
 from tuneplex.errors import UserError
 from tuneplex.identity import KeyState, Scope, Tenant
 
-__all__ = ["create", "lifetime", "listing", "revoke", "rotate", "show", "wish"]
+__all__ = ["change", "changed", "create", "lifetime", "listing", "revoke", "rotate", "show", "wish"]
 
 _NEVER = "never"
 _WHOLE_KEY = re.compile(r"tpx-(?P<id>[a-z0-9]{12})-[A-Za-z0-9]{43}")
@@ -30,8 +30,9 @@ def wish(
     *,
     label: str,
     scopes: Sequence[Scope] | None,
-    limits: Mapping[str, Any],
+    models: Mapping[str, Any],
     expires: str | None,
+    limits: LimitsWish,
 ) -> KeyWish:
     """The key that the options of `keys create` describe.
 
@@ -39,23 +40,44 @@ def wish(
         tenant: Whose.
         label: For people.
         scopes: What it is for; to call models when there are none.
-        limits: `adapters` and `base`, as far as they were given.
+        models: `adapters` and `base`, as far as they were given.
         expires: For how long it works.
+        limits: How much it may ask.
 
     Raises:
         UserError: A value is none.
     """
-    try:
-        text = msgspec.convert(label, Label)
-    except msgspec.ValidationError:
-        raise UserError("--label: too long", hint="128 characters at most") from None
     return KeyWish(
         checked(tenant, "--tenant"),
-        text,
+        _label(label),
         tuple(dict.fromkeys(scopes or (Scope.USE,))),
         expires_in_s=lifetime(expires),
-        **limits,
+        limits=limits,
+        **models,
     )
+
+
+def change(*, label: str | None, models: Mapping[str, Any], limits: LimitsWish) -> KeyChange:
+    """What the options of `keys set` say shall be different.
+
+    Raises:
+        UserError: A value is none, or there is no option.
+    """
+    given: dict[str, Any] = dict(models)
+    if label is not None:
+        given["label"] = _label(label)
+    if limits != LimitsWish():
+        given["limits"] = limits
+    if not given:
+        raise UserError("nothing was given to change", hint="see `tuneplex keys set --help`")
+    return KeyChange(**given)
+
+
+def _label(text: str) -> str:
+    try:
+        return msgspec.convert(text, Label)
+    except msgspec.ValidationError:
+        raise UserError("--label: too long", hint="128 characters at most") from None
 
 
 def create(state: StateDir, wish: KeyWish, *, as_json: bool) -> int:
@@ -105,11 +127,30 @@ def show(state: StateDir, key_id: str, *, as_json: bool) -> int:
     """
     terminal, key_id = Terminal.standard(), _id_of(key_id)
     with Admin(state.admin_socket) as admin:
-        found = admin.key(key_id)
-        if as_json:
-            terminal.json(msgspec.to_builtins(found))
-        else:
-            terminal.show(render.key(found, admin.tenant(found.tenant), time.time()))
+        _print(terminal, admin, admin.key(key_id), as_json=as_json)
+    return 0
+
+
+def _print(terminal: Terminal, admin: Admin, found: KeyInfo, *, as_json: bool) -> None:
+    if as_json:
+        terminal.json(msgspec.to_builtins(found))
+    else:
+        terminal.show(render.key(found, admin.tenant(found.tenant), time.time()))
+
+
+def changed(state: StateDir, key_id: str, wish: KeyChange, *, as_json: bool) -> int:
+    """Change a key and print it.
+
+    Raises:
+        UserError: There is none, or it opens nothing any more.
+        TuneplexError: Control or the database does not answer.
+    """
+    terminal = Terminal.standard()
+    with Admin(state.admin_socket) as admin:
+        found = admin.change_key(key_id, wish)
+        _print(terminal, admin, found, as_json=as_json)
+    for doubt in render.doubts(state.read_spec(), found.adapters, tenant=found.tenant):
+        terminal.warn(doubt)
     return 0
 
 

@@ -30,7 +30,7 @@ def build(*, decorated: bool) -> typer.Typer:
     look: Literal["rich"] | None = "rich" if decorated else None
     app = typer.Typer(name="tuneplex", rich_markup_mode=look, pretty_exceptions_enable=False)
     app.callback(epilog=_EPILOG)(root)
-    for command in (demo, up, down, apply, status, logs, ask, doctor):
+    for command in (demo, up, down, apply, status, limits, logs, ask, doctor):
         app.command()(command)
     for name, about, commands in _groups():
         group = typer.Typer(rich_markup_mode=look, help=about)
@@ -55,6 +55,7 @@ def _groups() -> tuple[tuple[str, str, _Commands], ...]:
         "create": keys_create,
         "list": keys_list,
         "show": keys_show,
+        "set": keys_set,
         "rotate": keys_rotate,
         "revoke": keys_revoke,
     }
@@ -206,6 +207,19 @@ def status(
     return command.watch(state) if watch else command.show(state, as_json=json)
 
 
+def limits(*, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
+    """Show all limits, and what is used of them.
+
+    Those of tenants, keys and models, over all gateways.
+
+    Example: tuneplex limits
+    """
+    from tuneplex.cli import limits as command
+    from tuneplex.cli import locate
+
+    return command.show(locate.running_fleet(state_dir, fleet), as_json=json)
+
+
 def logs(
     process: use.Process = None,
     *,
@@ -317,6 +331,10 @@ def tenants_create(
     base: use.BaseModel = None,
     isolated: use.Isolated = None,
     cache_group: use.CacheGroup = None,
+    requests_per_minute: use.RequestsPerMinute = None,
+    tokens_per_minute: use.TokensPerMinute = None,
+    tokens_per_day: use.TokensPerDay = None,
+    concurrent: use.Concurrent = None,
     json: use.Json = False,
     fleet: use.FleetName = None,
     state_dir: use.StateDir = None,
@@ -325,14 +343,23 @@ def tenants_create(
 
     Its keys may call what you allow here, at most; without options that is everything.
 
-    Example: tuneplex tenants create acme --adapters 'acme-*' --no-base
+    Example: tuneplex tenants create acme --adapters 'acme-*' --no-base --requests-per-minute 600
     """
+    from tuneplex.cli import limits as amounts
     from tuneplex.cli import locate
     from tuneplex.cli import tenants as command
 
     models = command.models(adapters, none=no_adapters, base=base)
-    limits = command.limits(models, isolated=isolated, cache_group=cache_group)
-    return command.create(locate.running_fleet(state_dir, fleet), name, limits, as_json=json)
+    numbers = amounts.given(
+        {
+            "requests_per_minute": requests_per_minute,
+            "tokens_per_minute": tokens_per_minute,
+            "tokens_per_day": tokens_per_day,
+            "concurrent": concurrent,
+        }
+    )
+    wanted = command.wanted(models, isolated=isolated, cache_group=cache_group, limits=numbers)
+    return command.create(locate.running_fleet(state_dir, fleet), name, wanted, as_json=json)
 
 
 def tenants_show(
@@ -356,6 +383,10 @@ def tenants_set(
     base: use.BaseModel = None,
     isolated: use.Isolated = None,
     cache_group: use.CacheGroup = None,
+    requests_per_minute: use.RequestsPerMinute = None,
+    tokens_per_minute: use.TokensPerMinute = None,
+    tokens_per_day: use.TokensPerDay = None,
+    concurrent: use.Concurrent = None,
     json: use.Json = False,
     fleet: use.FleetName = None,
     state_dir: use.StateDir = None,
@@ -366,12 +397,21 @@ def tenants_set(
 
     Example: tuneplex tenants set acme --adapters 'acme-*' --adapters sql
     """
+    from tuneplex.cli import limits as amounts
     from tuneplex.cli import locate
     from tuneplex.cli import tenants as command
 
     models = command.models(adapters, none=no_adapters, base=base)
-    limits = command.limits(models, isolated=isolated, cache_group=cache_group)
-    return command.change(locate.running_fleet(state_dir, fleet), name, limits, as_json=json)
+    numbers = amounts.given(
+        {
+            "requests_per_minute": requests_per_minute,
+            "tokens_per_minute": tokens_per_minute,
+            "tokens_per_day": tokens_per_day,
+            "concurrent": concurrent,
+        }
+    )
+    wanted = command.wanted(models, isolated=isolated, cache_group=cache_group, limits=numbers)
+    return command.change(locate.running_fleet(state_dir, fleet), name, wanted, as_json=json)
 
 
 def tenants_disable(name: use.Tenant, *, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
@@ -425,6 +465,10 @@ def keys_create(
     base: use.BaseModel = None,
     scope: use.Scopes = None,
     expires: use.Expires = None,
+    requests_per_minute: use.RequestsPerMinute = None,
+    tokens_per_minute: use.TokensPerMinute = None,
+    tokens_per_day: use.TokensPerDay = None,
+    concurrent: use.Concurrent = None,
     json: use.Json = False,
     fleet: use.FleetName = None,
     state_dir: use.StateDir = None,
@@ -436,10 +480,19 @@ def keys_create(
     Example: tuneplex keys create --tenant acme --label ci --adapters 'acme-*' --expires 90d
     """
     from tuneplex.cli import keys as command
+    from tuneplex.cli import limits as amounts
     from tuneplex.cli import locate, tenants
 
-    limits = tenants.models(adapters, none=no_adapters, base=base)
-    wish = command.wish(tenant, label=label, scopes=scope, limits=limits, expires=expires)
+    models = tenants.models(adapters, none=no_adapters, base=base)
+    numbers = amounts.given(
+        {
+            "requests_per_minute": requests_per_minute,
+            "tokens_per_minute": tokens_per_minute,
+            "tokens_per_day": tokens_per_day,
+            "concurrent": concurrent,
+        }
+    )
+    wish = command.wish(tenant, label=label, scopes=scope, models=models, expires=expires, limits=numbers)
     return command.create(locate.running_fleet(state_dir, fleet), wish, as_json=json)
 
 
@@ -472,6 +525,44 @@ def keys_show(
     from tuneplex.cli import locate
 
     return command.show(locate.running_fleet(state_dir, fleet), key, as_json=json)
+
+
+def keys_set(
+    key: use.KeyId,
+    *,
+    label: use.LabelAnew = None,
+    adapters: use.Adapters = None,
+    no_adapters: use.NoAdapters = False,
+    base: use.BaseModel = None,
+    requests_per_minute: use.RequestsPerMinute = None,
+    tokens_per_minute: use.TokensPerMinute = None,
+    tokens_per_day: use.TokensPerDay = None,
+    concurrent: use.Concurrent = None,
+    json: use.Json = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """Change what a key may do, within a second.
+
+    What is not given stays. A list of adapters replaces the whole list that was there.
+
+    Example: tuneplex keys set KEY_ID --tokens-per-day 100000 --concurrent none
+    """
+    from tuneplex.cli import keys as command
+    from tuneplex.cli import limits as amounts
+    from tuneplex.cli import locate, tenants
+
+    models = tenants.models(adapters, none=no_adapters, base=base)
+    numbers = amounts.given(
+        {
+            "requests_per_minute": requests_per_minute,
+            "tokens_per_minute": tokens_per_minute,
+            "tokens_per_day": tokens_per_day,
+            "concurrent": concurrent,
+        }
+    )
+    wish = command.change(label=label, models=models, limits=numbers)
+    return command.changed(locate.running_fleet(state_dir, fleet), key, wish, as_json=json)
 
 
 def keys_rotate(

@@ -18,6 +18,7 @@ __all__ = [
     "BaseModel",
     "BaseUrl",
     "CacheGroup",
+    "Concurrent",
     "Detach",
     "DryRun",
     "EngineDir",
@@ -34,6 +35,7 @@ __all__ = [
     "KeyId",
     "KeyTenant",
     "Label",
+    "LabelAnew",
     "Lines",
     "MaxTokens",
     "Model",
@@ -45,6 +47,7 @@ __all__ = [
     "Process",
     "Prompt",
     "Replace",
+    "RequestsPerMinute",
     "Revoke",
     "Scopes",
     "StateDir",
@@ -53,6 +56,8 @@ __all__ = [
     "Tenant",
     "TenantFilter",
     "Timeout",
+    "TokensPerDay",
+    "TokensPerMinute",
     "Watch",
     "Yes",
 ]
@@ -143,6 +148,24 @@ CacheGroup = Annotated[
 Revoke = Annotated[bool, typer.Option("--revoke", help="Revoke its keys first.")]
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id, not its secret.", autocompletion=complete.keys)]
 Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="What it is for, for people.")]
+LabelAnew = Annotated[str | None, typer.Option("--label", metavar="TEXT", help="What it is for, for people.")]
+RequestsPerMinute = Annotated[
+    str | None,
+    typer.Option("--requests-per-minute", metavar="N", help="Requests in any 60 seconds; none for no limit."),
+]
+TokensPerMinute = Annotated[
+    str | None,
+    typer.Option(
+        "--tokens-per-minute", metavar="N", help="Tokens of prompts and answers in any 60 seconds; none for no limit."
+    ),
+]
+TokensPerDay = Annotated[
+    str | None,
+    typer.Option("--tokens-per-day", metavar="N", help="The same in a day of UTC; none for no limit."),
+]
+Concurrent = Annotated[
+    str | None, typer.Option("--concurrent", metavar="N", help="Requests under way at a time; none for no limit.")
+]
 Scopes = Annotated[
     list[Scope] | None,
     typer.Option(

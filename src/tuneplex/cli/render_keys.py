@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
+from tuneplex.cli.render_limits import limits
 from tuneplex.cli.terminal import Cell, Sheet
 from tuneplex.cli.times import distance, moment
 from tuneplex.control.bodies import KeyInfo
@@ -21,11 +22,11 @@ _STATE_STYLES = {KeyState.ACTIVE: "green", KeyState.EXPIRED: "yellow", KeyState.
 def tenants(found: Iterable[Tenant], active: Mapping[str, int]) -> Sheet:
     """One row for each tenant, with how many of its keys are active."""
     return Sheet(
-        columns=("TENANT", "MODELS", "POOLS", "CACHE", "KEYS", "STATE"),
+        columns=("TENANT", "MODELS", "POOLS", "CACHE", "LIMITS", "KEYS", "STATE"),
         rows=tuple(_tenant_row(one, active.get(one.name, 0)) for one in found),
         empty="no tenants",
         right=frozenset({"KEYS"}),
-        flexible=frozenset({"MODELS", "CACHE"}),
+        flexible=frozenset({"MODELS", "CACHE", "LIMITS"}),
     )
 
 
@@ -35,6 +36,7 @@ def _tenant_row(found: Tenant, active: int) -> tuple[Cell, ...]:
         Cell(_models(found)),
         Cell("reserved" if found.isolated else ""),
         Cell(found.cache_group),
+        Cell(limits(found.limits)),
         Cell(str(active)),
         Cell("disabled", "red") if found.disabled else Cell("active", "green"),
     )
@@ -48,6 +50,7 @@ def tenant(found: Tenant) -> Sheet:
         ("models", _models(found)),
         ("pools", pools),
         ("prefix cache", group),
+        ("limits", limits(found.limits) or "none"),
         ("state", "disabled: none of its keys opens anything" if found.disabled else "active"),
         ("created", moment(found.created)),
     )
@@ -57,10 +60,10 @@ def tenant(found: Tenant) -> Sheet:
 def keys(found: Iterable[KeyInfo], tenants: Mapping[str, Tenant], now: float) -> Sheet:
     """One row for each key, with what it may really call: that depends on its tenant, too."""
     return Sheet(
-        columns=("ID", "TENANT", "LABEL", "SCOPES", "MODELS", "STATE", "EXPIRES"),
+        columns=("ID", "TENANT", "LABEL", "SCOPES", "MODELS", "LIMITS", "STATE", "EXPIRES"),
         rows=tuple(_key_row(one, tenants.get(one.tenant, Tenant(one.tenant)), now) for one in found),
         empty="no keys; `tuneplex keys create --tenant NAME` makes one",
-        flexible=frozenset({"LABEL", "SCOPES", "MODELS", "EXPIRES"}),
+        flexible=frozenset({"LABEL", "SCOPES", "MODELS", "LIMITS", "EXPIRES"}),
     )
 
 
@@ -72,6 +75,7 @@ def _key_row(found: KeyInfo, tenant: Tenant, now: float) -> tuple[Cell, ...]:
         Cell(found.label),
         Cell(_list(found.scopes)),
         Cell(_models(tenant, found) if Scope.USE in found.scopes else ""),
+        Cell(limits(found.limits)),
         Cell(state, style),
         Cell(_end(found, now), "yellow" if found.state is KeyState.ACTIVE and found.expires is not None else "dim"),
     )
@@ -118,6 +122,8 @@ def key(found: KeyInfo, tenant: Tenant, now: float) -> Sheet:
         ("label", found.label),
         ("scopes", _list(found.scopes)),
         ("models", _models(tenant, found) if Scope.USE in found.scopes else "none, without the scope use"),
+        ("limits", limits(found.limits) or "none"),
+        ("tenant's limits", limits(tenant.limits)),
         ("state", f"{state}, with its tenant" if state == "disabled" else state),
         ("created", _when(found.created, now)),
         ("expires", "never" if found.expires is None else _when(found.expires, now)),

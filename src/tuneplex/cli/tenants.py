@@ -13,11 +13,11 @@ from tuneplex.app.state import StateDir
 from tuneplex.cli import render_keys as render
 from tuneplex.cli.admin import Admin
 from tuneplex.cli.terminal import Terminal
-from tuneplex.control.bodies import Name, Pattern, TenantChange, TenantWish
+from tuneplex.control.bodies import LimitsWish, Name, Pattern, TenantChange, TenantWish
 from tuneplex.errors import UserError
 from tuneplex.identity import DEFAULT_TENANT, Tenant
 
-__all__ = ["agreed", "change", "checked", "create", "limits", "listing", "models", "remove", "show", "switch"]
+__all__ = ["agreed", "change", "checked", "create", "listing", "models", "remove", "show", "switch", "wanted"]
 
 _NAME_HINT = "small letters, digits, '.', '_' and '-'; a letter or digit first, 63 characters at most"
 
@@ -51,7 +51,7 @@ def show(state: StateDir, name: str, *, as_json: bool) -> int:
     return 0
 
 
-def create(state: StateDir, name: str, limits: TenantChange, *, as_json: bool) -> int:
+def create(state: StateDir, name: str, wanted: TenantChange, *, as_json: bool) -> int:
     """Make a tenant.
 
     Raises:
@@ -59,7 +59,7 @@ def create(state: StateDir, name: str, limits: TenantChange, *, as_json: bool) -
         TuneplexError: Control or the database does not answer.
     """
     terminal = Terminal.standard()
-    given = {field: value for field, value in msgspec.to_builtins(limits).items() if value != ""}
+    given = {field: value for field, value in msgspec.to_builtins(wanted).items() if value != ""}
     wish = msgspec.convert({"name": checked(name, "NAME"), **given}, TenantWish)
     with Admin(state.admin_socket) as admin:
         made = admin.add_tenant(wish)
@@ -155,7 +155,9 @@ def checked(name: str, what: str) -> str:
         raise UserError(f"{what}: {name!r} is not a name", hint=_NAME_HINT) from None
 
 
-def limits(models: Mapping[str, Any], *, isolated: bool | None, cache_group: str | None) -> TenantChange:
+def wanted(
+    models: Mapping[str, Any], *, isolated: bool | None, cache_group: str | None, limits: LimitsWish
+) -> TenantChange:
     """What the options say about a tenant; what was not given is not set.
 
     Raises:
@@ -163,7 +165,8 @@ def limits(models: Mapping[str, Any], *, isolated: bool | None, cache_group: str
     """
     if cache_group:
         checked(cache_group, "--cache-group")
-    given: dict[str, Any] = {"isolated": isolated, "cache_group": cache_group}
+    numbers = None if limits == LimitsWish() else limits
+    given: dict[str, Any] = {"isolated": isolated, "cache_group": cache_group, "limits": numbers}
     return TenantChange(**models, **{name: value for name, value in given.items() if value is not None})
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tuneplex.control.admin import admin_app
     from tuneplex.control.controller import Controller
+    from tuneplex.control.leasing import Leasing
     from tuneplex.control.registry import Registry
 
-__all__ = ["Controller", "Registry", "admin_app"]
+__all__ = ["Controller", "Leasing", "Registry", "admin_app"]
 
-_HOMES = {"Controller": "controller", "Registry": "registry", "admin_app": "admin"}
+_HOMES = {"Controller": "controller", "Leasing": "leasing", "Registry": "registry", "admin_app": "admin"}
 
 
 def __getattr__(name: str) -> object:

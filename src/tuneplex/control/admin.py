@@ -10,8 +10,10 @@ import msgspec
 from starlette.applications import Starlette
 
 from tuneplex import __version__
+from tuneplex.control.bodies import Amount, LimitUse
 from tuneplex.control.controller import Controller
 from tuneplex.control.identity_routes import identity_operations
+from tuneplex.control.leasing import Leasing
 from tuneplex.control.openapi import document
 from tuneplex.control.operations import LOCAL_ACTOR, Call, Conflict, Operation, Query, handlers, routes
 from tuneplex.control.registry import Registry
@@ -24,16 +26,19 @@ from tuneplex.types import Change, FleetSpec, PoolSpec, Status
 __all__ = ["admin_app", "admin_operations"]
 
 
-def admin_app(controller: Controller, registry: Registry, save: Callable[[FleetSpec], None]) -> Starlette:
+def admin_app(
+    controller: Controller, registry: Registry, leasing: Leasing, save: Callable[[FleetSpec], None]
+) -> Starlette:
     """The admin API; `GET /openapi.json` describes it.
 
     Args:
         controller: What it tells of the fleet, and what it changes.
         registry: Tenants and keys.
+        leasing: What is used of limits.
         save: Keeps an applied spec for the next start.
     """
     app = Starlette(
-        routes=routes(admin_operations(controller, registry, save)),
+        routes=routes(admin_operations(controller, registry, leasing, save)),
         exception_handlers=handlers(),
     )
     app.router.redirect_slashes = False  # behind a gateway the place would be another one: a wrong path is just wrong
@@ -41,10 +46,19 @@ def admin_app(controller: Controller, registry: Registry, save: Callable[[FleetS
 
 
 def admin_operations(
-    controller: Controller, registry: Registry, save: Callable[[FleetSpec], None]
+    controller: Controller, registry: Registry, leasing: Leasing, save: Callable[[FleetSpec], None]
 ) -> tuple[Operation, ...]:
     """All operations of the admin API; see `admin_app` for the arguments."""
-    operations = (*_fleet_operations(controller, registry, save), *identity_operations(registry))
+
+    async def limits(_call: Call) -> tuple[LimitUse, ...]:
+        return leasing.uses()
+
+    operations = (
+        *_fleet_operations(controller, registry, save),
+        *identity_operations(registry),
+        Operation("GET", "/limits", "listLimits", "All tenants, keys and models that have limits, and what they have "
+                  "used of them.", limits, answer=tuple[LimitUse, ...], errors=(400,)),
+    )  # fmt: skip
 
     async def described(_call: Call) -> dict[str, Any]:
         return document((*operations, itself), __version__)
@@ -94,6 +108,11 @@ def _check(spec: FleetSpec, launchers: Collection[str]) -> None:
         if pool.engine not in KINDS or pool.launcher not in launchers:
             words = f"pool {pool.name}: no engine {pool.engine} by the launcher {pool.launcher} here"
             raise BadRequest(words, param=f"pools[{at}]")
+    for name, limits in spec.limits.items():
+        try:
+            msgspec.convert(msgspec.structs.asdict(limits), dict[str, Amount | None])
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"the limits of model {name} are none: {error}", param=f"limits.{name}") from error
 
 
 def _refuse_programs(old: FleetSpec, new: FleetSpec) -> None:

@@ -1,4 +1,4 @@
-"""What the admin API's routes for tenants and keys take and give: the bodies, as JSON and as values."""
+"""What the admin API's routes for tenants, keys and limits take and give: the bodies, as JSON and as values."""
 
 from __future__ import annotations
 
@@ -6,14 +6,35 @@ from typing import Annotated
 
 import msgspec
 
-from tuneplex.identity import ANY, Key, KeyState, Scope
+from tuneplex.identity import ANY, Key, KeyState, Limits, Scope
 
-__all__ = ["KeyInfo", "KeyRotation", "KeyWish", "NewKey", "TenantChange", "TenantWish"]
+__all__ = [
+    "Amount",
+    "KeyChange",
+    "KeyInfo",
+    "KeyRotation",
+    "KeyWish",
+    "LimitUse",
+    "LimitsWish",
+    "NewKey",
+    "TenantChange",
+    "TenantWish",
+]
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Label = Annotated[str, msgspec.Meta(max_length=128)]
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=10 * 366 * 86400)]
+Amount = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
+
+
+class LimitsWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Limits, see `identity.Limits`; what is not given stays as it is, and null removes a limit."""
+
+    requests_per_minute: Amount | msgspec.UnsetType | None = msgspec.UNSET
+    tokens_per_minute: Amount | msgspec.UnsetType | None = msgspec.UNSET
+    tokens_per_day: Amount | msgspec.UnsetType | None = msgspec.UNSET
+    concurrent: Amount | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class TenantWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,6 +45,7 @@ class TenantWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base: bool = True
     isolated: bool = False
     cache_group: Name | None = None
+    limits: LimitsWish = LimitsWish()
 
 
 class TenantChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -34,6 +56,7 @@ class TenantChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     isolated: bool | msgspec.UnsetType = msgspec.UNSET
     cache_group: str | msgspec.UnsetType = msgspec.UNSET
     disabled: bool | msgspec.UnsetType = msgspec.UNSET
+    limits: LimitsWish | msgspec.UnsetType = msgspec.UNSET
 
 
 class KeyWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +68,16 @@ class KeyWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     adapters: tuple[Pattern, ...] = ANY
     base: bool = True
     expires_in_s: Seconds | None = None
+    limits: LimitsWish = LimitsWish()
+
+
+class KeyChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What shall be different about a key; what is not given stays."""
+
+    label: Label | msgspec.UnsetType = msgspec.UNSET
+    adapters: tuple[Pattern, ...] | msgspec.UnsetType = msgspec.UNSET
+    base: bool | msgspec.UnsetType = msgspec.UNSET
+    limits: LimitsWish | msgspec.UnsetType = msgspec.UNSET
 
 
 class KeyRotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +100,7 @@ class KeyInfo(msgspec.Struct, frozen=True):
     expires: int | None
     revoked: int | None
     replaces: str | None
+    limits: Limits
     state: KeyState
 
     @classmethod
@@ -85,3 +119,25 @@ class NewKey(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         """Without the secret, so that it cannot slip into a log."""
         return f"NewKey({self.key.id!r})"
+
+
+class LimitUse(msgspec.Struct, frozen=True):
+    """What a tenant, a key or a model has used of its limits, over all gateways.
+
+    Attributes:
+        subject: `tenant acme`, `key k3x…` or `model legal`.
+        limits: Its limits.
+        requests: In the last 60 seconds.
+        tokens: In the last 60 seconds, used or reserved.
+        day_tokens: On this day of UTC, used or reserved.
+        concurrent: Requests under way now.
+        refused: Requests refused since the gateways started.
+    """
+
+    subject: str
+    limits: Limits
+    requests: int = 0
+    tokens: int = 0
+    day_tokens: int = 0
+    concurrent: int = 0
+    refused: int = 0

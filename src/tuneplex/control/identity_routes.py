@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tuneplex.control.bodies import KeyInfo, KeyRotation, KeyWish, NewKey, TenantChange, TenantWish
-from tuneplex.control.keyring import Terms, changed_tenant, key_terms, new_tenant, rotation
+from tuneplex.control.bodies import KeyChange, KeyInfo, KeyRotation, KeyWish, NewKey, TenantChange, TenantWish
+from tuneplex.control.keyring import Terms, changed_key, changed_tenant, key_terms, new_tenant, rotation
 from tuneplex.control.operations import Call, Operation, Query
 from tuneplex.control.registry import Records, Registry
 from tuneplex.errors import StoreMissing
@@ -59,6 +59,8 @@ def _key_operations(keys: _Keys) -> tuple[Operation, ...]:
         Operation("POST", "/keys", "createKey", "Make a key; its secret is told this once.", keys.made,
                   body=KeyWish, answer=NewKey, status=201, errors=_WRITE),
         Operation("GET", "/keys/{id}", "getKey", "One key.", keys.shown, answer=KeyInfo, errors=_READ),
+        Operation("PATCH", "/keys/{id}", "changeKey", "Change an active key; what is not given stays.", keys.changed,
+                  body=KeyChange, answer=KeyInfo, errors=_WRITE),
         Operation("POST", "/keys/{id}/rotate", "rotateKey", "Make a key in the place of an active one, which goes on "
                   "for a while.", keys.rotated, body=KeyRotation, answer=NewKey, status=201, errors=_WRITE),
         Operation("POST", "/keys/{id}/revoke", "revokeKey", "From now on the key opens nothing. Doing it again "
@@ -138,6 +140,18 @@ class _Keys:
         terms = key_terms(wish, await self._registry.read(lambda store: store.tenants()), now)
         return await self._mint(call, terms, now)
 
+    async def changed(self, call: Call) -> KeyInfo:
+        key_id, now = call.path["id"], time.time()
+
+        def change(store: Records) -> Key:
+            key = changed_key(store.key(key_id), call.body, now)
+            store.change_key(key)
+            return key
+
+        key = await self._registry.change(f"changing key {key_id}", change)
+        _log(call, "changed key", key.id, f"of tenant {key.tenant}", msgspec.json.encode(call.body).decode())
+        return KeyInfo.of(key, now)
+
     async def rotated(self, call: Call) -> NewKey:
         wish: KeyRotation = call.body
         now = int(time.time())
@@ -153,7 +167,7 @@ class _Keys:
     async def _mint(self, call: Call, terms: Terms, now: int) -> NewKey:
         key, secret = mint(
             terms.tenant, now, label=terms.label, scopes=terms.scopes, adapters=terms.adapters, base=terms.base,
-            expires=terms.expires, replaces=terms.replaces,
+            expires=terms.expires, replaces=terms.replaces, limits=terms.limits,
         )  # fmt: skip
         ends = None if terms.replaces is None or terms.old_ends is None else (terms.replaces, terms.old_ends)
         await self._registry.change(f"making key {key.id}", lambda store: store.add_key(key, ends=ends))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import msgspec
 
-from tuneplex.control.bodies import KeyRotation, KeyWish, TenantChange, TenantWish
+from tuneplex.control.bodies import KeyChange, KeyRotation, KeyWish, LimitsWish, TenantChange, TenantWish
 from tuneplex.errors import BadRequest, StoreConflict
-from tuneplex.identity import Access, Key, KeyState, Scope, Tenant
+from tuneplex.identity import Access, Key, KeyState, Limits, Scope, Tenant
 
 __all__ = [
     "Terms",
+    "changed_key",
     "changed_tenant",
     "holds_something",
     "key_terms",
@@ -24,6 +26,7 @@ __all__ = [
     "without_expired",
 ]
 
+_V = TypeVar("_V", Tenant, Key)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _MILLISECONDS = 1000
 
@@ -39,6 +42,7 @@ class Terms(msgspec.Struct, frozen=True):
         base: See `identity.Key`.
         expires: See `identity.Key`.
         replaces: See `identity.Key`.
+        limits: See `identity.Key`.
         old_ends: When the key that it replaces expires, Unix time.
     """
 
@@ -49,6 +53,7 @@ class Terms(msgspec.Struct, frozen=True):
     base: bool
     expires: int | None = None
     replaces: str | None = None
+    limits: Limits = Limits()
     old_ends: int | None = None
 
 
@@ -69,6 +74,7 @@ def new_tenant(wish: TenantWish, now: int) -> Tenant:
         isolated=wish.isolated,
         cache_group=wish.cache_group or "",
         created=now,
+        limits=_limits(Limits(), wish.limits),
     )
 
 
@@ -78,13 +84,52 @@ def changed_tenant(tenant: Tenant, change: TenantChange) -> Tenant:
     Raises:
         BadRequest: The change makes no sense, or there is none in it.
     """
-    given = {name: value for name in change.__struct_fields__ if (value := getattr(change, name)) is not msgspec.UNSET}
-    if not given:
-        raise BadRequest(f"nothing to change: give one of {', '.join(change.__struct_fields__)}")
-    _check_patterns(given.get("adapters", ()))
+    given = _given(change)
     if given.get("cache_group"):
         _check_name(given["cache_group"], "cache_group")
-    return msgspec.structs.replace(tenant, **given)
+    return _with(tenant, given)
+
+
+def changed_key(key: Key, change: KeyChange, now: float) -> Key:
+    """The key with what shall be different.
+
+    Raises:
+        BadRequest: The change makes no sense, or there is none in it.
+        StoreConflict: The key opens nothing any more.
+    """
+    given = _given(change)
+    _check_shown(given.get("label", ""), "label")
+    state = key.state(now)
+    if state is not KeyState.ACTIVE:
+        raise StoreConflict(f"key {key.id} is {state}, and stays as it is")
+    return _with(key, given)
+
+
+def _given(change: TenantChange | KeyChange) -> dict[str, Any]:
+    """What a change says.
+
+    Raises:
+        BadRequest: Nothing, or a pattern that cannot be shown.
+    """
+    found = {name: value for name in change.__struct_fields__ if (value := getattr(change, name)) is not msgspec.UNSET}
+    if found in ({}, {"limits": LimitsWish()}):
+        raise BadRequest(f"nothing to change: give one of {', '.join(change.__struct_fields__)}")
+    _check_patterns(found.get("adapters", ()))
+    return found
+
+
+def _with(one: _V, given: dict[str, Any]) -> _V:
+    if "limits" in given:
+        given = {**given, "limits": _limits(one.limits, given["limits"])}
+    return msgspec.structs.replace(one, **given)
+
+
+def _limits(before: Limits, wish: LimitsWish) -> Limits:
+    """Limits with what shall be different."""
+    wished = {name: getattr(wish, name) for name in wish.__struct_fields__}
+    return msgspec.structs.replace(
+        before, **{name: value for name, value in wished.items() if value is not msgspec.UNSET}
+    )
 
 
 def key_terms(wish: KeyWish, tenants: Iterable[Tenant], now: int) -> Terms:
@@ -108,6 +153,7 @@ def key_terms(wish: KeyWish, tenants: Iterable[Tenant], now: int) -> Terms:
         adapters=wish.adapters,
         base=wish.base,
         expires=_ends(wish.expires_in_s, now),
+        limits=_limits(Limits(), wish.limits),
     )
 
 
@@ -130,6 +176,7 @@ def rotation(old: Key, wish: KeyRotation, now: int) -> Terms:
         base=old.base,
         expires=_ends(wish.expires_in_s, now),
         replaces=old.id,
+        limits=old.limits,
         old_ends=end if old.expires is None else min(end, old.expires),
     )
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from tuneplex.control.snapshot import read_snapshot, write_snapshot
 from tuneplex.control.worker import Unsure, Worker
 from tuneplex.errors import StoreConflict, StoreDown, StoreError, StoreMissing, Unavailable
 from tuneplex.identity import Access, Key, Tenant
-from tuneplex.records import StoreRefused
+from tuneplex.records import Counted, Day, StoreRefused
 from tuneplex.units import format_duration
 
 __all__ = ["Patience", "Records", "Registry"]
@@ -60,8 +60,20 @@ class Records(Protocol):
     def add_key(self, key: Key, *, ends: tuple[str, int] | None = None) -> None:
         """Keep a new one; `ends` are the id of another one and when that expires from now on."""
 
+    def change_key(self, key: Key) -> None:
+        """Keep its label, what it may call and its limits as they are now."""
+
     def revoke_key(self, key_id: str, now: int) -> Key:
         """It opens nothing from now on."""
+
+    def day(self, fleet: str, day: int) -> Day:
+        """The tokens of a day."""
+
+    def keep_days(self, fleet: str, counted: Mapping[Counted, int]) -> None:
+        """Keep these counts in the place of those that are there; doing it again changes nothing."""
+
+    def forget_days(self, fleet: str) -> None:
+        """Let go of days that are long over."""
 
     def close(self) -> None:
         """Let go of the database."""

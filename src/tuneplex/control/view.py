@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from tuneplex.control.adapters import Use, in_use, uses
 from tuneplex.control.seen import Limits, Seen
+from tuneplex.identity import Limits as Allowance
 from tuneplex.types import FleetSpec, FleetView, Model, Replica
 
 __all__ = ["fleet_view", "unmentioned"]
 
 _NO_TENANT = frozenset({""})  # no tenant is called so
+_NO_LIMITS = Allowance()
 
 
 def fleet_view(
@@ -18,14 +20,19 @@ def fleet_view(
 ) -> FleetView:
     """The fleet as gateways should see it: every model of the fleet, and what each replica can really answer now."""
     used = in_use(spec, seen)
-    base = Model(spec.base.name, spec.base.name, created=created)
-    adapters = (Model(name, use.version, parent=spec.base.name, created=created) for name, use in used.items())
+    allowed = spec.limits
+    base = Model(spec.base.name, spec.base.name, created=created, limits=allowed.get(spec.base.name, _NO_LIMITS))
+    adapters = (
+        Model(name, use.version, parent=base.name, created=created, limits=allowed.get(name, _NO_LIMITS))
+        for name, use in used.items()
+    )
     return FleetView(
         generation=generation,
         models={model.name: model for model in (base, *adapters)},
         aliases=spec.aliases,
         replicas=tuple(_replica(spec, replica, used, now, limits) for replica in seen if replica.alive),
         settings=spec.gateway,
+        gateways=spec.listen.gateways,
     )
 
 

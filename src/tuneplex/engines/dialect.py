@@ -18,9 +18,11 @@ class Dialect(Protocol):
 
     Attributes:
         error_mark: Bytes that only an event which reports an error can contain.
+        takes_options: Whether the engine can be asked for a stream's usage; None if it has to be tried.
     """
 
     error_mark: bytes
+    takes_options: bool | None
 
     def path(self, route: Route) -> str:
         """The request path of a route."""

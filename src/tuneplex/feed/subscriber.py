@@ -12,21 +12,24 @@ import msgspec
 
 from tuneplex.feed.frames import FrameError, pack, read_frame
 from tuneplex.identity import Access
-from tuneplex.types import FleetView, GatewayReport
+from tuneplex.types import FleetView, GatewayReport, Leases
 
 __all__ = ["Subscriber"]
+
+_Value = FleetView | Access | Leases
 
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 1.0
 
 
 class Subscriber:
-    """Takes in views and access, sends reports. While control is away, the gateway works on with the last of each.
+    """Takes in what control publishes, sends reports. While it is away, the gateway works on with the last of each.
 
     Args:
         path: Control's socket.
         on_view: Called with every view.
         on_access: Called with everything there is to know of keys, whenever it changed.
+        on_leases: Called with the shares of limits, whenever they changed.
         report: Asked for what to send, every `interval_s`.
         interval_s: Seconds between reports.
     """
@@ -37,12 +40,14 @@ class Subscriber:
         *,
         on_view: Callable[[FleetView], None],
         on_access: Callable[[Access], None],
+        on_leases: Callable[[Leases], None] = lambda _leases: None,
         report: Callable[[], GatewayReport],
         interval_s: float = 1.0,
     ) -> None:
         self._path = path
         self._on_view = on_view
         self._on_access = on_access
+        self._on_leases = on_leases
         self._report = report
         self._interval_s = interval_s
 
@@ -67,7 +72,7 @@ class Subscriber:
         try:
             await self._take_values(reader)
         except FrameError as error:
-            logging.getLogger(__name__).warning("control sent neither a view nor access: %s", error)
+            logging.getLogger(__name__).warning("control sent what is no value of the feed: %s", error)
             return False
         else:
             return True
@@ -78,12 +83,15 @@ class Subscriber:
                 writer.close()
 
     async def _take_values(self, reader: asyncio.StreamReader) -> None:
-        decoder: msgspec.msgpack.Decoder[FleetView | Access] = msgspec.msgpack.Decoder(FleetView | Access)
+        decoder: msgspec.msgpack.Decoder[_Value] = msgspec.msgpack.Decoder(_Value)
         while (value := await read_frame(reader, decoder)) is not None:
-            if isinstance(value, Access):
-                self._on_access(value)
-            else:
-                self._on_view(value)
+            match value:
+                case FleetView():
+                    self._on_view(value)
+                case Access():
+                    self._on_access(value)
+                case Leases():
+                    self._on_leases(value)
 
     async def _send_reports(self, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):

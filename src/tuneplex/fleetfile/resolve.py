@@ -14,6 +14,7 @@ from tuneplex.fleetfile.checks import STORE_HINT, is_loopback, is_token, store_p
 from tuneplex.fleetfile.places import KeyPath
 from tuneplex.fleetfile.ranks import MAX_LORA_RANKS, smallest_max_rank
 from tuneplex.fleetfile.schema import FleetFile, PoolSection
+from tuneplex.identity import Limits
 from tuneplex.types import AdapterVersion, Base, FleetSpec, GatewaySettings, Listen, PoolSpec, Timeouts
 
 __all__ = ["API_KEY_VARIABLE", "DEFAULT_POOL", "resolve"]
@@ -63,7 +64,15 @@ def resolve(
         listen=_listen(file),
         gateway=_gateway(file, env),
         store=_store(file, env),
+        limits=_limits(file, base),
     )
+
+
+def _limits(file: FleetFile, base: Base) -> dict[str, Limits]:
+    """Of the models that have any, by name."""
+    sections = {base.name: file.base.limits, **{name: adapter.limits for name, adapter in file.adapters.items()}}
+    found = {name: Limits(**section.model_dump()) for name, section in sections.items() if section is not None}
+    return {name: limits for name, limits in found.items() if limits != Limits()}
 
 
 @dataclass

@@ -16,6 +16,7 @@ __all__ = [
     "EngineSection",
     "FleetFile",
     "GatewaySection",
+    "LimitsSection",
     "PoolSection",
     "Section",
     "StoreSection",
@@ -34,6 +35,7 @@ def _duration(value: Any) -> Any:  # noqa: ANN401 - the same
 
 Size = Annotated[int, BeforeValidator(_size), Field(gt=0, le=2**60)]
 Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0, le=30 * 86400)]
+Amount = Annotated[int, Field(ge=1, le=10**15)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 
 
@@ -41,6 +43,19 @@ class Section(BaseModel):
     """Part of a fleet file: unknown keys and other types are refused, values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+
+class LimitsSection(Section):
+    """How much all callers of a model together may ask for, over all gateways."""
+
+    requests_per_minute: Amount | None = Field(default=None, description="Requests in any 60 seconds.")
+    tokens_per_minute: Amount | None = Field(
+        default=None, description="Tokens of prompts and completions in any 60 seconds."
+    )
+    tokens_per_day: Amount | None = Field(
+        default=None, description="Tokens of prompts and completions in a day of UTC."
+    )
+    concurrent: Amount | None = Field(default=None, description="Requests under way at a time.")
 
 
 class BaseSection(Section):
@@ -52,6 +67,7 @@ class BaseSection(Section):
         " Needed unless every pool is external.",
     )
     name: str | None = Field(default=None, description="What clients say in `model`.")
+    limits: LimitsSection | None = Field(default=None, description="How much may be asked of it, by all callers.")
 
 
 class AdapterSection(Section):
@@ -59,6 +75,7 @@ class AdapterSection(Section):
 
     source: str = Field(description="A directory (relative to the fleet file) or `hf:ORG/NAME[@REVISION]`.")
     pool: str | None = Field(default=None, description="The pool that serves it.")
+    limits: LimitsSection | None = Field(default=None, description="How much may be asked of it, by all callers.")
 
 
 class PoolSection(Section):

@@ -65,8 +65,10 @@ def _unknown(path: KeyPath) -> tuple[str, str]:
 
 def _section(model: type[BaseModel], path: KeyPath) -> type[BaseModel]:
     """The section of the schema that a path leads to; names of adapters and pools are skipped."""
+    named = False
     for part in path:
-        field = model.model_fields.get(str(part))
+        field = None if named else model.model_fields.get(str(part))
+        named = field is not None and "dict" in str(field.annotation)
         model = _inner(field.annotation) or model if field else model
     return model
 

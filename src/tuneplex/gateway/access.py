@@ -14,6 +14,11 @@ from tuneplex.types import GatewaySettings
 __all__ = ["authenticate", "cors_headers", "demand", "is_loopback", "preflight_headers"]
 
 _BEARER = b"bearer "
+_LIMIT_HEADERS = b", ".join(
+    b"x-ratelimit-%b-%b" % (number, what)
+    for what in (b"requests", b"tokens")
+    for number in (b"limit", b"remaining", b"reset")
+)
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9 ,_-]{1,2000}")
 
 
@@ -79,7 +84,7 @@ def cors_headers(settings: GatewaySettings, origin: bytes) -> bytes:
         return b"vary: origin\r\n"
     return (
         b"access-control-allow-origin: %b\r\nvary: origin\r\n"
-        b"access-control-expose-headers: x-request-id, retry-after\r\n" % allowed
+        b"access-control-expose-headers: x-request-id, retry-after, %b\r\n" % (allowed, _LIMIT_HEADERS)
     )
 
 

@@ -1,6 +1,6 @@
 """The gateway: what it knows, and the way of a request through it.
 
-authenticate -> resolve -> admit -> eligible -> route -> relay. Each step is a function that a later one can replace;
+authenticate -> resolve -> eligible -> route -> admit -> relay. Each step is a function that a later one can replace;
 only the last has effects.
 """
 
@@ -19,18 +19,20 @@ from tuneplex import metrics
 from tuneplex.errors import ApiError, BadRequest, NotFound, Unavailable
 from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback, preflight_headers
 from tuneplex.gateway.admin import AdminSource, admin_call, ask_control, reply_lines
+from tuneplex.gateway.admission import Admission, Ticket
 from tuneplex.gateway.body import Body, read_body
 from tuneplex.gateway.counters import Counters
+from tuneplex.gateway.estimate import Estimate, estimate
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import TEXT
 from tuneplex.gateway.pages import known_model, model_card, model_list, readiness
-from tuneplex.gateway.principals import Principals, principals
+from tuneplex.gateway.principals import Principals, principals, subjects
 from tuneplex.gateway.relay import Ledger, Order, Relay, retry_after
 from tuneplex.gateway.routes import Page, Target, find_target
 from tuneplex.gateway.upstreams import Upstreams
-from tuneplex.identity import Access, Grant, Principal
+from tuneplex.identity import Access, Grant, Principal, Subject
 from tuneplex.policy import eligible, least_outstanding
-from tuneplex.types import FleetView, GatewayReport, GatewaySettings, Model, Replica, Route
+from tuneplex.types import FleetView, GatewayReport, GatewaySettings, Leases, Model, Replica, Route
 
 __all__ = ["Gateway"]
 
@@ -38,6 +40,8 @@ _log = logging.getLogger(__name__)
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _NOBODY = Principal("", "", scopes=(), grant=Grant(((),), base=False), isolated=True)
+
+_UNKNOWN = Estimate(0, 0)
 
 MetricsSource = Callable[[], Awaitable[bytes]]
 
@@ -54,6 +58,8 @@ class Gateway:
         metrics_source: Gives the page for `/metrics` with all gateways and replicas in it; the gateway shows its own
             numbers when there is no source or it fails.
         admin: Answers what is sent on to control; see `AdminSource`.
+        clock: Seconds that only go forward; limits by the minute go by it.
+        wall: Unix time; limits by the day go by it.
     """
 
     def __init__(
@@ -64,6 +70,8 @@ class Gateway:
         *,
         metrics_source: MetricsSource | None = None,
         admin: AdminSource | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.index = index
         self.view = FleetView()
@@ -72,6 +80,10 @@ class Gateway:
         self._upstreams = Upstreams()
         self._metrics_source = metrics_source
         self._admin = admin
+        self._clock = clock
+        self._wall = wall
+        self._admission = Admission(index)
+        self._limited: dict[str, tuple[Subject, ...]] = {}  # the models with limits
         self._ids = map(f"req-{secrets.token_hex(6)}-%06x".encode().__mod__, count())
         self._tasks: set[asyncio.Task[None]] = set()
         self._principals: Principals | None = None
@@ -84,6 +96,9 @@ class Gateway:
         """Work by this view from now on; requests under way are not touched."""
         before, self.view = self.view, view
         self._upstreams.update(view.replicas)
+        self._admission.share_among(view.gateways)
+        limited = ((name, subjects(f"model {name}", model.limits)) for name, model in view.models.items())
+        self._limited = {name: subject for name, subject in limited if subject}
         self._lists = {}
         if self._principals is None or not view.models or _keys_differ(before.settings, view.settings):
             self._know()
@@ -94,6 +109,16 @@ class Gateway:
         self._lists = {}
         self._know()
 
+    def update_leases(self, leases: Leases) -> None:
+        """Go by these shares of limits from now on."""
+        self._admission.lease(leases)
+
+    @property
+    def limited(self) -> bool:
+        """Whether anybody or anything has limits."""
+        callers = self._principals.keyed.values() if self._principals is not None else ()
+        return bool(self._limited) or any(principal.subjects for principal in callers)
+
     def _know(self) -> None:
         """Work out who may call, as soon as both the fleet and its keys are known."""
         known = self.access is not None and self.view.models
@@ -101,6 +126,7 @@ class Gateway:
 
     def report(self) -> GatewayReport:
         """What control wants to know each second."""
+        used, held = self._admission.report(self._clock(), self._wall())
         return GatewayReport(
             gateway=self.index,
             pid=os.getpid(),
@@ -108,6 +134,9 @@ class Gateway:
             outstanding=dict(self.ledger.outstanding),
             counters=self.ledger.counters.counts(),
             buckets=self.ledger.counters.buckets(),
+            used=used,
+            held=held,
+            leases=self._admission.generation,
         )
 
     def tick(self, now: float) -> None:
@@ -198,6 +227,8 @@ class Gateway:
         principal = exchange.principal or _NOBODY
         model, shown = self._resolve(principal, body, target.deployment)
         replica = self._choose(principal, model, route, shown)
+        # Last, so that what no engine could take is not counted.
+        ticket, needed = self._admit(exchange, principal, model, route, body)
         order = Order(
             route=route,
             model=model,
@@ -205,8 +236,31 @@ class Gateway:
             stream=body.stream is True,
             tally=self.ledger.counters.tally(target.label, model.name),
             salt=principal.cache_salt,
+            prompt=needed.prompt,
+            ticket=ticket,
         )
-        Relay(self.ledger, exchange, order, self._upstreams[replica], self.view.settings.timeouts).start(body.fields)
+        try:
+            Relay(self.ledger, exchange, order, self._upstreams[replica], self.view.settings.timeouts).start(
+                body.fields
+            )
+        except BaseException:
+            if ticket is not None:
+                ticket.cancel()
+            raise
+
+    def _admit(
+        self, exchange: Exchange, principal: Principal, model: Model, route: Route, body: Body
+    ) -> tuple[Ticket | None, Estimate]:
+        """Count the request against the limits that it falls under, and tell the client what is left of them."""
+        limited = principal.subjects + self._limited.get(model.name, ())
+        if not limited:
+            return None, _UNKNOWN
+        needed = estimate(route, body.fields) if any(map(_counts_tokens, limited)) else _UNKNOWN
+        now, wall = self._clock(), self._wall()
+        try:
+            return self._admission.admit(limited, needed.prompt + needed.completion, now, wall), needed
+        finally:
+            exchange.extra += self._admission.headers(limited, now, wall)
 
     def _resolve(self, principal: Principal, body: Body, deployment: str | None) -> tuple[Model, str]:
         """The model that is meant, and the name that the client knows it by.
@@ -298,6 +352,11 @@ class Gateway:
 def _is_open(target: Target, exchange: Exchange) -> bool:
     """Whether a page needs no key."""
     return not target.scopes or (target.page is Page.METRICS and is_loopback(exchange.peer))
+
+
+def _counts_tokens(subject: Subject) -> bool:
+    limits = subject.limits
+    return limits.tokens_per_minute is not None or limits.tokens_per_day is not None
 
 
 def _keys_differ(old: GatewaySettings, new: GatewaySettings) -> bool:

@@ -7,13 +7,15 @@ from collections.abc import Iterable
 import msgspec
 
 from tuneplex.engines.salt import derive
-from tuneplex.identity import ANY, DEFAULT_TENANT, Access, Grant, Key, Principal, Scope, Tenant
+from tuneplex.identity import ANY, DEFAULT_TENANT, Access, Grant, Key, Limits, Principal, Scope, Subject, Tenant
 from tuneplex.types import GatewaySettings
 
-__all__ = ["FLEET_FILE", "NO_KEY", "Principals", "principals"]
+__all__ = ["FLEET_FILE", "NO_KEY", "Principals", "principals", "subjects"]
 
 FLEET_FILE = "fleet-file"
 NO_KEY = "none"
+
+_NO_LIMITS = Limits()
 
 
 class Principals(msgspec.Struct, frozen=True):
@@ -50,11 +52,12 @@ def _own(settings: GatewaySettings) -> tuple[Key, ...]:
 
 def _anybody(tenant: Tenant) -> Principal:
     """Who needs no key. There is nobody else, so there are no prompts to keep apart."""
-    return Principal(tenant.name, NO_KEY, grant=_grant(tenant), isolated=tenant.isolated)
+    return Principal(tenant.name, NO_KEY, grant=_grant(tenant), isolated=tenant.isolated, subjects=_of_tenant(tenant))
 
 
 def _keyed(tenants: dict[str, Tenant], keys: Iterable[Key], salt: str) -> dict[str, Principal]:
     salts = {name: _salt(salt, tenant) for name, tenant in tenants.items()}
+    owners = {name: _of_tenant(tenant) for name, tenant in tenants.items()}
     grants: dict[Grant, Grant] = {}  # few are different, so that most principals share theirs
     keyed = {}
     for key in keys:
@@ -70,8 +73,18 @@ def _keyed(tenants: dict[str, Tenant], keys: Iterable[Key], salt: str) -> dict[s
             isolated=tenant.isolated,
             cache_salt=salts[tenant.name],
             expires=key.expires,
+            subjects=(*owners[tenant.name], *subjects(f"key {key.id}", key.limits)),
         )
     return keyed
+
+
+def subjects(name: str, limits: Limits) -> tuple[Subject, ...]:
+    """Somebody or something with limits; nobody if there are none."""
+    return () if limits == _NO_LIMITS else (Subject(name, limits),)
+
+
+def _of_tenant(tenant: Tenant) -> tuple[Subject, ...]:
+    return subjects(f"tenant {tenant.name}", tenant.limits)
 
 
 def _grant(tenant: Tenant, key: Key | None = None) -> Grant:

@@ -25,6 +25,7 @@ from tuneplex.files import replaced
 from tuneplex.identity import DEFAULT_TENANT
 from tuneplex.records import revisions, tables, upkeep
 from tuneplex.records.database import Database
+from tuneplex.records.days import check_days
 from tuneplex.records.rows import read_keys, read_tenants
 
 __all__ = ["backup", "restore"]
@@ -200,5 +201,6 @@ def _check(connection: Connection) -> None:
     """See that what was put in is a store: SQLite takes a text for a number, too."""
     names = {tenant.name for tenant in read_tenants(connection)}
     read_keys(connection)
+    check_days(connection)
     if DEFAULT_TENANT not in names or connection.scalar(select(func.count()).select_from(tables.meta)) != 1:
         raise _Damaged("it lacks rows")

@@ -6,11 +6,12 @@ import hashlib
 import secrets
 import string
 
-from tuneplex.identity import ANY, Key, Scope
+from tuneplex.identity import ANY, Key, Limits, Scope
 
 __all__ = ["digest", "mint"]
 
 _PREFIX = "tpx"
+_NO_LIMITS = Limits()
 _ID_ALPHABET = string.ascii_lowercase + string.digits
 _ID_LENGTH = 12  # 62 bits: with a million keys, two are the same with a chance of one in ten million
 _SECRET_ALPHABET = string.ascii_letters + string.digits
@@ -27,6 +28,7 @@ def mint(
     base: bool = True,
     expires: int | None = None,
     replaces: str | None = None,
+    limits: Limits = _NO_LIMITS,
 ) -> tuple[Key, str]:
     """A new key and what clients send: `tpx-ID-SECRET`. The latter is kept nowhere; see `Key` for the arguments."""
     key_id = _random(_ID_ALPHABET, _ID_LENGTH)
@@ -42,6 +44,7 @@ def mint(
         created=now,
         expires=expires,
         replaces=replaces,
+        limits=limits,
     )
     return key, token
 

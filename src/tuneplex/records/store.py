@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,10 +13,13 @@ from tuneplex.errors import StoreConflict, StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
 from tuneplex.records import backup, tables, upkeep
 from tuneplex.records.database import Database
+from tuneplex.records.days import Counted, Day, forget_days, read_day, write_days
 from tuneplex.records.rows import read_keys, read_tenants, row
 from tuneplex.records.upkeep import StoreFacts, Upgraded
 
 __all__ = ["Store"]
+
+_CHANGEABLE = frozenset({"label", "adapters", "base", "limits"})
 
 
 class Store:
@@ -201,6 +205,19 @@ class Store:
                 _end(connection, *ends)
             connection.execute(insert(tables.keys), row(key))
 
+    def change_key(self, key: Key) -> None:
+        """Replace the label of a key, what it may call, and its limits; the rest stays as it is.
+
+        Raises:
+            StoreMissing: There is none with this id.
+        """
+        values = {name: value for name, value in row(key).items() if name in _CHANGEABLE}
+        with self._database.writing() as connection:
+            _change(connection)
+            of_id = tables.keys.c.id == key.id
+            if connection.execute(update(tables.keys).where(of_id).values(values)).rowcount == 0:
+                raise _no_key(key.id)
+
     def revoke_key(self, key_id: str, now: int) -> Key:
         """Revoke a key; one that is revoked already stays as it is.
 
@@ -215,6 +232,29 @@ class Store:
                 connection.execute(update(tables.keys).where(tables.keys.c.id == key_id).values(revoked=now))
             return key
 
+    def day(self, fleet: str, day: int) -> Day:
+        """The tokens that a fleet has counted on a day (of UTC, since 1970): subject -> process -> tokens."""
+        with self._database.reading() as connection:
+            return read_day(connection, fleet, day)
+
+    def keep_days(self, fleet: str, counted: Mapping[Counted, int]) -> None:
+        """Keep how many tokens each process has counted by now, in the place of what was kept of it.
+
+        Doing it again changes nothing, so it can be done again when it is not known whether it was done. The generation
+        stays.
+
+        Args:
+            fleet: The fleet's name.
+            counted: Subject, day and process -> tokens.
+        """
+        with self._database.writing("somebody else counts the tokens of the day, too") as connection:
+            write_days(connection, fleet, counted)
+
+    def forget_days(self, fleet: str) -> None:
+        """Let go of what a fleet has counted on days that are long over."""
+        with self._database.writing() as connection:
+            forget_days(connection, fleet)
+
 
 def _change(connection: Connection, **values: bool) -> None:
     """Begin a change: the generation grows, and its row makes other writers wait until this one is done."""
@@ -228,7 +268,7 @@ def _generation(connection: Connection) -> int:
 def _key(connection: Connection, key_id: str) -> Key:
     found = read_keys(connection, tables.keys.c.id == key_id)
     if not found:
-        raise StoreMissing(f"there is no key {key_id!r}")
+        raise _no_key(key_id)
     return found[0]
 
 
@@ -238,6 +278,10 @@ def _end(connection: Connection, key_id: str, expires: int) -> None:
         raise StoreConflict(f"the key {key_id!r} is revoked")
     earlier = expires if old.expires is None else min(old.expires, expires)
     connection.execute(update(tables.keys).where(tables.keys.c.id == key_id).values(expires=earlier))
+
+
+def _no_key(key_id: str) -> StoreMissing:
+    return StoreMissing(f"there is no key {key_id!r}")
 
 
 def _no_tenant(name: str) -> StoreMissing:

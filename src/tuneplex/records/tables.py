@@ -20,7 +20,9 @@ from sqlalchemy import (
     TypeDecorator,
 )
 
-__all__ = ["REVISION_TABLE", "JsonText", "keys", "meta", "metadata", "tenants"]
+from tuneplex.identity import Limits
+
+__all__ = ["REVISION_TABLE", "JsonText", "keys", "meta", "metadata", "tenants", "usage_days"]
 
 # Not Alembic's own name for it, which another program may use in the same database.
 REVISION_TABLE = "tuneplex_revision"
@@ -37,22 +39,32 @@ metadata = MetaData(
 )
 
 
-class JsonText(TypeDecorator[tuple[str, ...]]):
-    """A tuple of texts, kept as a JSON text: the same in every database, and in a backup."""
+class JsonText(TypeDecorator[Any]):
+    """A value kept as a JSON text: the same in every database, and in a backup.
+
+    Args:
+        kind: The value's type.
+    """
 
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: tuple[str, ...] | None, dialect: Dialect) -> Any:  # noqa: ANN401 - inherited
+    def __init__(self, kind: Any) -> None:  # noqa: ANN401 - a type, also one with parameters
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: Any | None, dialect: Dialect) -> Any:  # noqa: ANN401 - inherited
         """On its way into the database."""
         del dialect
         return None if value is None else msgspec.json.encode(value).decode()
 
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> tuple[str, ...] | None:  # noqa: ANN401 - inherited
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> Any:  # noqa: ANN401 - inherited
         """On its way out of the database."""
         del dialect
-        return None if value is None else msgspec.json.decode(value, type=tuple[str, ...])
+        return None if value is None else msgspec.json.decode(value, type=self.kind)
 
+
+_Texts = tuple[str, ...]
 
 # One row.
 meta = Table(
@@ -69,12 +81,13 @@ tenants = Table(
     "tenants",
     metadata,
     Column("name", Text, primary_key=True),
-    Column("adapters", JsonText, nullable=False),
+    Column("adapters", JsonText(_Texts), nullable=False),
     Column("base", Boolean, nullable=False),
     Column("isolated", Boolean, nullable=False),
     Column("cache_group", Text, nullable=False),
     Column("disabled", Boolean, nullable=False),
     Column("created", BigInteger, nullable=False),
+    Column("limits", JsonText(Limits), nullable=False, server_default="{}"),
 )
 
 keys = Table(
@@ -84,12 +97,25 @@ keys = Table(
     Column("tenant", Text, ForeignKey("tenants.name"), nullable=False),
     Column("sha256", Text, nullable=False, unique=True),
     Column("label", Text, nullable=False),
-    Column("scopes", JsonText, nullable=False),
-    Column("adapters", JsonText, nullable=False),
+    Column("scopes", JsonText(_Texts), nullable=False),
+    Column("adapters", JsonText(_Texts), nullable=False),
     Column("base", Boolean, nullable=False),
     Column("created", BigInteger, nullable=False),
     Column("expires", BigInteger),
     Column("revoked", BigInteger),
     Column("replaces", Text),
+    Column("limits", JsonText(Limits), nullable=False, server_default="{}"),
     Index(None, "tenant"),
+)
+
+# Tokens by fleet (several can have the same store), subject (see `identity.Subject`) and day of UTC. Each gateway
+# process has rows of its own, which hold what it has counted so far: written again, they are not counted again.
+usage_days = Table(
+    "usage_days",
+    metadata,
+    Column("fleet", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("process", Text, primary_key=True),
+    Column("tokens", BigInteger, nullable=False),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import sqlite3
 import subprocess
 from contextlib import closing
@@ -119,7 +120,7 @@ def test_revoked_and_expired_keys_are_listed_on_demand(running: CommandLine) -> 
     assert key_id(gone) not in listed(running)
     assert listed(running, "--all")[key_id(gone)]["state"] == "revoked"
     head, *rows = running.run("keys", "list", "--all").stdout.splitlines()
-    assert head.split() == ["ID", "TENANT", "LABEL", "SCOPES", "MODELS", "STATE", "EXPIRES"]
+    assert head.split() == ["ID", "TENANT", "LABEL", "SCOPES", "MODELS", "LIMITS", "STATE", "EXPIRES"]
     assert any(row.split() == [key_id(kept), "default", "kept", "use", "all", "active", "never"] for row in rows)
     assert "just now" in next(row for row in rows if row.startswith(key_id(gone)))
     shown = json.loads(running.run("keys", "show", key_id(gone), "--json").stdout)
@@ -255,3 +256,35 @@ def test_default_tenant_stays(running: CommandLine) -> None:
     code, error, hint = refusal(running, "tenants", "remove", "default")
     assert (code, error) == (2, "the tenant default is always there")
     assert "tuneplex tenants disable default" in hint
+
+
+def test_limits_are_set_shown_changed_and_removed(running: CommandLine) -> None:
+    """What a tenant and a key may ask is given in options, shown in words, and `none` takes it away."""
+    words = ("--requests-per-minute", "600", "--concurrent", "4")
+    assert running.run("tenants", "create", "bounded", *words).returncode == 0
+    key = key_id(made(running, "--tenant", "bounded", "--tokens-per-day", "100000"))
+    shown = running.run("tenants", "show", "bounded").stdout
+    assert re.search(r"^limits +600 requests/min, 4 at a time$", shown, re.MULTILINE)
+    assert running.run("tenants", "set", "bounded", "--concurrent", "none").returncode == 0
+    changed = running.run("keys", "set", key, "--label", "ci", "--tokens-per-minute", "50")
+    assert re.search(r"^limits +50 tokens/min, 100000 tokens/day$", changed.stdout, re.MULTILINE)
+    assert re.search(r"^tenant's limits +600 requests/min$", changed.stdout, re.MULTILINE)
+    assert (listed(running)[key]["label"], listed(running)[key]["limits"]) == (
+        "ci",
+        {"tokens_per_minute": 50, "tokens_per_day": 100000},
+    )
+    found = {one["subject"]: one for one in json.loads(running.run("limits", "--json").stdout)}
+    assert found["tenant bounded"]["limits"] == {"requests_per_minute": 600}
+    head, *rows = running.run("limits").stdout.splitlines()
+    assert head.split() == ["SUBJECT", "REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "AT", "A", "TIME", "REFUSED"]
+    assert f"key {key} 0 of 50 0 of 100000 0".split() in [row.split() for row in rows]
+
+
+def test_wrong_limits_change_nothing(running: CommandLine) -> None:
+    """A limit that is no number, and a change of nothing, are refused before anybody is asked."""
+    code, error, hint = refusal(running, "tenants", "set", "default", "--concurrent", "0")
+    assert (code, error) == (2, "--concurrent: '0' is not a limit")
+    assert hint == "a whole number above 0, or none"
+    assert refusal(running, "keys", "create", "--tenant", "default", "--tokens-per-day", "10k")[0] == 2
+    assert refusal(running, "keys", "set", "nothing")[:2] == (2, "nothing was given to change")
+    assert refusal(running, "keys", "set", "nothing", "--label", "x")[0] == 2

@@ -13,7 +13,7 @@ from tests.support.desk import Desk
 from tests.support.openapi import read
 from tuneplex.control.admin import admin_operations
 from tuneplex.control.operations import routes
-from tuneplex.identity import Scope
+from tuneplex.identity import Limits, Scope
 from tuneplex.records import Store, digest
 
 
@@ -90,6 +90,47 @@ async def test_a_tenant_with_keys_is_removed_only_on_purpose(desk: Desk) -> None
     assert desk.ids == {own}
 
 
+async def test_limits(desk: Desk) -> None:
+    """Limits are set, changed and removed, gateways know them at once, and a key's go to its successor."""
+    wish = {"name": "acme", "limits": {"requests_per_minute": 5, "concurrent": 2}}
+    assert (await desk.client.post("/tenants", json=wish)).json()["limits"] == wish["limits"]
+    change = {"limits": {"requests_per_minute": 7, "concurrent": None}}
+    assert (await desk.client.patch("/tenants/acme", json=change)).json()["limits"] == {"requests_per_minute": 7}
+    key = (await desk.make_key(tenant="acme", limits={"tokens_per_day": 9})).json()["key"]
+    changed = await desk.client.patch(f"/keys/{key['id']}", json={"label": "new", "limits": {"concurrent": 1}})
+    assert changed.json() == {**key, "label": "new", "limits": {"tokens_per_day": 9, "concurrent": 1}}
+    assert desk.published[-1].tenants[0].limits == Limits(requests_per_minute=7)
+    assert desk.published[-1].keys[0].limits == Limits(tokens_per_day=9, concurrent=1)
+    new = (await desk.client.post(f"/keys/{key['id']}/rotate")).json()["key"]
+    assert new["limits"] == changed.json()["limits"]
+    nothing = {"requests": 0, "tokens": 0, "day_tokens": 0, "concurrent": 0, "refused": 0}
+    found = {one["subject"]: one for one in (await desk.client.get("/limits")).json()}
+    assert sorted(found) == sorted([f"key {key['id']}", f"key {new['id']}", "tenant acme"])
+    assert found["tenant acme"] == {"subject": "tenant acme", "limits": {"requests_per_minute": 7}, **nothing}
+
+
+async def test_limits_that_make_no_sense(desk: Desk) -> None:
+    """A limit of nothing is refused with its field, as is one that is unknown, or of a key that is over."""
+    key = (await desk.make_key()).json()["key"]["id"]
+    for limits, param in (
+        ({"concurrent": 0}, "limits.concurrent"),
+        ({"tokens_per_day": -1}, "limits.tokens_per_day"),
+        ({"requests_per_minute": 1.5}, "limits.requests_per_minute"),
+        ({"requests_per_hour": 5}, "limits.requests_per_hour"),
+        (5, "limits"),
+    ):
+        for path in (f"/keys/{key}", "/tenants/default"):
+            assert problem(await desk.client.patch(path, json={"limits": limits}), 400)[0] == param
+    problem(await desk.client.patch(f"/keys/{key}", json={}), 400)
+    problem(await desk.client.patch(f"/keys/{key}", json={"scopes": ["admin"]}), 400)
+    problem(await desk.client.patch("/keys/nothing", json={"label": "x"}), 404)
+    await desk.client.post(f"/keys/{key}/revoke")
+    problem(await desk.client.patch(f"/keys/{key}", json={"label": "x"}), 409)
+    spec = msgspec.structs.replace(desk.controller.spec, limits={"base": Limits(concurrent=0)})
+    reply = await desk.client.post("/apply", content=msgspec.json.encode(spec))
+    assert problem(reply, 400)[0] == "limits.base"
+
+
 async def test_the_keys_of_one_tenant(desk: Desk) -> None:
     """Keys are listed for one tenant, and a tenant that does not exist is not one without keys."""
     await desk.client.post("/tenants", json={"name": "acme"})
@@ -152,7 +193,7 @@ async def test_the_document_is_the_api(desk: Desk) -> None:
     """Every route is in the document and every operation of the document is a route, and the document is valid."""
     document = read((await desk.client.get("/openapi.json")).content)
     told = {(path, method) for path, item in document.paths.items() for method in item.operations()}
-    operations = admin_operations(desk.controller, desk.registry, desk.saved.append)
+    operations = admin_operations(desk.controller, desk.registry, desk.leasing, desk.saved.append)
     served = {(route.path, method) for route in routes(operations) for method in route.methods or ()}
     assert {(path, method) for path, method in served if method != "HEAD"} == told
     assert {route.path for route in desk.app.routes if hasattr(route, "path")} == set(document.paths)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.records import MemoryRecords
 from tuneplex.control.registry import Records
 from tuneplex.errors import StoreConflict, StoreMissing
-from tuneplex.identity import DEFAULT_TENANT, Key, Scope, Tenant
+from tuneplex.identity import DEFAULT_TENANT, Key, Limits, Scope, Tenant
 from tuneplex.records import Store
 
 FAR = 4_000_000_000
@@ -106,3 +106,21 @@ def test_access_is_of_one_generation(store: Records) -> None:
     second = store.access(0.0)
     assert second.generation == store.generation() > first.generation
     assert second.salt == first.salt != ""
+
+
+def test_changes_of_keys_and_the_tokens_of_a_day(store: Records) -> None:
+    """A key changes in what may change, and the tokens of a day are kept by fleet without a new generation."""
+    store.add_key(key("k1", DEFAULT_TENANT))
+    changed = msgspec.structs.replace(key("k1", DEFAULT_TENANT), label="new", limits=Limits(concurrent=2))
+    before = store.generation()
+    store.change_key(msgspec.structs.replace(changed, expires=5, created=9))
+    assert store.key("k1") == changed
+    assert store.generation() > before
+    with pytest.raises(StoreMissing):
+        store.change_key(key("k9"))
+    before = store.generation()
+    for tokens in (5, 4):
+        store.keep_days("shop", {("tenant acme", 7, "a"): tokens, ("tenant acme", 8, "a"): 1})
+    assert store.day("shop", 7) == {"tenant acme": {"a": 4}}
+    assert store.day("other", 7) == {}
+    assert store.generation() == before

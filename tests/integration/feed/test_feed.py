@@ -14,8 +14,8 @@ import pytest
 from tuneplex.feed import Publisher, Subscriber
 from tuneplex.feed.frames import FrameError, pack, read_frame
 from tuneplex.feed.sockets import private_socket
-from tuneplex.identity import Access, Key, Tenant
-from tuneplex.types import FleetView, GatewayReport, Model, Replica
+from tuneplex.identity import Access, Key, Limits, Tenant
+from tuneplex.types import FleetView, GatewayReport, Leases, Model, Replica
 
 
 @pytest.fixture
@@ -31,6 +31,7 @@ class Gateway:
     def __init__(self) -> None:
         self.views: list[FleetView] = []
         self.accesses: list[Access] = []
+        self.leases: list[Leases] = []
         self.arrived = asyncio.Event()
         self.outstanding: dict[str, int] = {}
 
@@ -56,7 +57,12 @@ async def subscribed(path: Path) -> AsyncIterator[Gateway]:
     """A gateway that is subscribed for as long as the block runs."""
     gateway = Gateway()
     subscriber = Subscriber(
-        path, on_view=gateway.take, on_access=gateway.accesses.append, report=gateway.report, interval_s=0.02
+        path,
+        on_view=gateway.take,
+        on_access=gateway.accesses.append,
+        on_leases=gateway.leases.append,
+        report=gateway.report,
+        interval_s=0.02,
     )
     task = asyncio.create_task(subscriber.run())
     try:
@@ -113,6 +119,20 @@ async def test_each_kind_of_value_goes_down_by_itself(path: Path) -> None:
         await until(lambda: len(early.accesses) > 1)
         assert early.accesses == [access, msgspec.structs.replace(access, generation=4)]
         assert [view.generation for view in early.views] == [1]
+
+
+async def test_leases_go_down_whole(path: Path) -> None:
+    """Shares arrive as they were made, whoever they are for, the latest for who comes late."""
+    leases = Leases(9, {0: {"tenant acme": Limits(3, None, 5)}, 7: {}}, {"tenant acme": Limits(4, None, 9)}, 20000)
+    publisher = Publisher()
+    async with publisher.listening(path):
+        await publisher.publish(Leases(8))
+        await publisher.publish(leases)
+        async with subscribed(path) as gateway:
+            await until(lambda: gateway.leases)
+            assert gateway.leases == [leases]
+            assert not gateway.views
+            assert not gateway.accesses
 
 
 async def test_a_late_gateway_gets_the_latest_view(path: Path) -> None:

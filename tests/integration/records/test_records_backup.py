@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.integration.records.conftest import AddRevision, MakeStore
 from tests.support.postgres import Postgres
 from tuneplex.errors import StoreConflict, StoreDown, StoreError
-from tuneplex.identity import Key, Scope, Tenant
+from tuneplex.identity import Key, Limits, Scope, Tenant
 from tuneplex.records import Store, mint, revisions
 
 replace = msgspec.structs.replace
@@ -24,6 +24,8 @@ Break = Callable[[list[bytes]], list[bytes]]
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 patterns = st.lists(texts, max_size=3).map(tuple)
 times = st.none() | st.integers(0, 2**62)
+numbers = st.none() | st.integers(1, 2**62)
+limits = st.builds(Limits, numbers, numbers, numbers, numbers)
 tenants = st.builds(
     Tenant,
     st.text("abc-", min_size=1, max_size=3),
@@ -33,6 +35,7 @@ tenants = st.builds(
     cache_group=texts,
     disabled=st.booleans(),
     created=st.integers(0, 2**62),
+    limits=limits,
 )
 keys = st.builds(
     Key,
@@ -47,6 +50,7 @@ keys = st.builds(
     expires=times,
     revoked=times,
     replaces=st.none() | texts,
+    limits=limits,
 )
 
 
@@ -58,13 +62,14 @@ def filled(store: Store) -> Store:
     store.add_key(replace(new, replaces=old.id), ends=(old.id, 50))
     store.add_key(mint("default", 7)[0])
     store.revoke_key(old.id, 8)
+    store.keep_days("shop", {("tenant acme", 20_000, "1-0-7"): 5, ("tenant acme", 20_000, "1-1-8"): 6})
     return store
 
 
 def content(store: Store) -> tuple[object, ...]:
     """All that a store holds, but its generation."""
     access = store.access(0)
-    return store.tenants(), store.keys(), access.salt, access.required
+    return store.tenants(), store.keys(), access.salt, access.required, store.day("shop", 20_000)
 
 
 @pytest.fixture
@@ -79,7 +84,7 @@ def other(request: pytest.FixtureRequest, tmp_path: Path, open_store: MakeStore,
 def test_restores_into_the_other_database(store: Store, other: Store, tmp_path: Path) -> None:
     """A backup of one kind of database restores into the other one, salt and all, and from there back again."""
     file, back = tmp_path / "a", tmp_path / "b"
-    assert filled(store).backup(file, 5) == other.restore(file) == 1 + 2 + 3
+    assert filled(store).backup(file, 5) == other.restore(file) == 1 + 2 + 3 + 2
     assert content(other) == content(store)
     other.backup(back, 5)
     before = content(store)
@@ -162,11 +167,32 @@ def test_older_backup(store: Store, other: Store, add_revision: AddRevision, tmp
     expected = content(store)
     add_revision()
     store.backup(tmp_path / "b", 5)
-    assert b'"revision":"0001"' in gzip.decompress((tmp_path / "b").read_bytes())
+    assert b'"revision":"0002"' in gzip.decompress((tmp_path / "b").read_bytes())
     for file in ("a", "b"):
         other.restore(tmp_path / file, replace=True)
         assert content(other) == expected
-        assert other.facts(0).revision == "0002"
+        assert other.facts(0).revision == "0003"
+
+
+def test_backup_of_the_first_revision(store: Store, tmp_path: Path) -> None:
+    """A backup from before there were limits restores: nobody has any, and nothing was counted."""
+    everything = {"adapters": '["*"]', "base": True, "isolated": False, "cache_group": "", "disabled": False}
+    key = {"id": "k", "tenant": "default", "sha256": "5", "label": "", "scopes": '["use"]', "adapters": '["*"]'}
+    lines = (
+        {"format": "tuneplex-store", "revision": "0001", "made": 5},
+        {"table": "meta", "row": {"id": 1, "generation": 3, "keys_ever": True, "salt": "s"}},
+        {"table": "tenants", "row": {"name": "default", **everything, "created": 0}},
+        {"table": "keys", "row": {**key, "base": True, "created": 4, "expires": None, "revoked": None,
+                                  "replaces": None}},
+        {"rows": 3},
+    )  # fmt: skip
+    file = tmp_path / "old"
+    file.write_bytes(gzip.compress(b"".join(msgspec.json.encode(line) + b"\n" for line in lines)))
+    assert store.restore(file) == 3
+    assert store.tenants() == (Tenant("default"),)
+    assert store.keys() == (Key("k", "default", "5", created=4),)
+    assert store.access(0).salt == "s"
+    assert store.day("shop", 20_000) == {}
 
 
 def test_newer_backup(store: Store, add_revision: AddRevision, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -177,7 +203,7 @@ def test_newer_backup(store: Store, add_revision: AddRevision, monkeypatch: pyte
     store.backup(tmp_path / "a", 5)
     monkeypatch.setattr(revisions, "_MIGRATIONS", original)
     revisions._scripts.cache_clear()
-    with pytest.raises(StoreError, match="has revision 0002, which this version does not know") as caught:
+    with pytest.raises(StoreError, match="has revision 0003, which this version does not know") as caught:
         store.restore(tmp_path / "a")
     assert caught.value.hint == "install a newer tuneplex"
 
@@ -191,7 +217,7 @@ BREAKS: dict[str, Break] = {
     "more after the end": lambda lines: [*lines, lines[-2]],
     "no rows": lambda lines: [lines[0], b'{"rows":0}'],
     "a key without its tenant": lambda lines: [line.replace(b'"name":"acme"', b'"name":"zeta"') for line in lines],
-    "a row twice": lambda lines: [*lines[:-1], lines[-2], b'{"rows":7}'],
+    "a row twice": lambda lines: [*lines[:-1], lines[-2], b'{"rows":9}'],
     "another table": lambda lines: [line.replace(b'"table":"keys"', b'"table":"doors"') for line in lines],
     "another column": lambda lines: [line.replace(b'"label"', b'"colour"') for line in lines],
     "a text for a number": lambda lines: [line.replace(b'"created":5', b'"created":"x"') for line in lines],
@@ -204,6 +230,9 @@ BREAKS: dict[str, Break] = {
     "a number too large": lambda lines: [
         line.replace(b'"created":5', b'"created":9223372036854775808') for line in lines
     ],
+    "limits that are none": lambda lines: [line.replace(b'"limits":"{}"', b'"limits":"[]"') for line in lines],
+    "a text for tokens": lambda lines: [line.replace(b'"tokens":5', b'"tokens":"x"') for line in lines],
+    "a text for a day": lambda lines: [line.replace(b'"day":20000', b'"day":"x"') for line in lines],
     "not JSON": lambda lines: [*lines[:3], b"{", *lines[3:]],
 }
 

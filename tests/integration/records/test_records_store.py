@@ -7,10 +7,11 @@ import pytest
 
 from tests.integration.records.conftest import MakeStore, MakeUrl
 from tuneplex.errors import StoreConflict, StoreError, StoreMissing
-from tuneplex.identity import Key, KeyState, Scope, Tenant
+from tuneplex.identity import Key, KeyState, Limits, Scope, Tenant
 from tuneplex.records import Store, StoreRefused, digest, mint
 
-ACME = Tenant("acme", adapters=("acme-*", "shared"), base=False, isolated=True, cache_group="group", created=7)
+ACME = Tenant("acme", adapters=("acme-*", "shared"), base=False, isolated=True, cache_group="group", created=7,
+              limits=Limits(requests_per_minute=5, tokens_per_day=10**12))  # fmt: skip
 replace = msgspec.structs.replace
 
 
@@ -246,3 +247,42 @@ def test_other_databases_are_refused(wrong: str) -> None:
     """Only the two kinds of URLs are taken."""
     with pytest.raises(StoreError, match="URL"):
         Store(wrong)
+
+
+def test_changed_key(store: Store) -> None:
+    """A key's label, what it may call and its limits change; whose it is, its secret and its end do not."""
+    key = with_key(store, expires=90)
+    before = store.generation()
+    limits = Limits(tokens_per_minute=7, concurrent=2)
+    changed = replace(key, label="new", adapters=("a",), base=False, limits=limits)
+    store.change_key(replace(changed, tenant="default", sha256="0", created=1, expires=None, revoked=5))
+    assert store.key(key.id) == changed
+    assert store.generation() > before
+    with pytest.raises(StoreMissing):
+        store.change_key(replace(key, id="nobody"))
+
+
+def test_tokens_of_a_day(store: Store) -> None:
+    """What is kept again takes the place of what was there, and counts once; tenants and keys stay as they were."""
+    before = store.generation()
+    counted = {("tenant acme", 100, "a"): 10, ("tenant acme", 100, "b"): 5, ("model sql", 100, "a"): 1}
+    for _again in range(2):
+        store.keep_days("shop", counted)
+    store.keep_days("shop", {("tenant acme", 100, "a"): 8, ("tenant acme", 101, "a"): 2**60})
+    store.keep_days("shop", {})
+    assert store.day("shop", 100) == {"tenant acme": {"a": 8, "b": 5}, "model sql": {"a": 1}}
+    assert store.day("shop", 101) == {"tenant acme": {"a": 2**60}}
+    assert store.day("shop", 99) == store.day("other", 100) == {}
+    assert store.generation() == before
+
+
+def test_days_that_are_over_are_forgotten(store: Store) -> None:
+    """A store does not grow for ever with the days, and one day far ahead does not cost the others."""
+    days = [*range(100, 140), 9000]
+    store.keep_days("shop", {("tenant acme", day, process): day for day in days for process in "ab"})
+    store.keep_days("other", {("tenant acme", 100, "a"): 1})
+    for _again in range(2):
+        store.forget_days("shop")
+    kept = [day for day in days if store.day("shop", day)]
+    assert kept == days[-31:]
+    assert store.day("other", 100) == {"tenant acme": {"a": 1}}

@@ -8,7 +8,7 @@ import pytest
 from tuneplex.cli import render_keys as render
 from tuneplex.cli.terminal import Sheet, plain
 from tuneplex.control.bodies import KeyInfo
-from tuneplex.identity import Key, Scope, Tenant
+from tuneplex.identity import Key, Limits, Scope, Tenant
 from tuneplex.types import AdapterVersion, Base, FleetSpec, PoolSpec
 
 NOW = 1_000_000
@@ -88,12 +88,12 @@ def test_one_key_is_shown_with_all_that_is_known() -> None:
 
 
 def test_tenants_are_listed_with_their_keys_and_what_is_special() -> None:
-    """Only what differs from the usual is written into the columns for pools and caches."""
-    special = Tenant("eu", isolated=True, cache_group="europe", disabled=True)
+    """Only what differs from the usual is written into the columns for pools, caches and limits."""
+    special = Tenant("eu", isolated=True, cache_group="europe", disabled=True, limits=Limits(concurrent=5))
     sheet = render.tenants([Tenant("default"), special], {"eu": 3})
     assert [[cell.text for cell in row] for row in sheet.rows] == [
-        ["default", "all", "", "", "0", "active"],
-        ["eu", "all", "reserved", "europe", "3", "disabled"],
+        ["default", "all", "", "", "", "0", "active"],
+        ["eu", "all", "reserved", "europe", "5 at a time", "3", "disabled"],
     ]
 
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuneplex.control.bodies import KeyRotation, KeyWish, TenantChange, TenantWish
+from tuneplex.control.bodies import KeyChange, KeyRotation, KeyWish, LimitsWish, TenantChange, TenantWish
 from tuneplex.control.keyring import (
+    changed_key,
     changed_tenant,
     holds_something,
     key_terms,
@@ -20,7 +21,7 @@ from tuneplex.control.keyring import (
     without_expired,
 )
 from tuneplex.errors import BadRequest, StoreConflict
-from tuneplex.identity import Access, Key, Scope, Tenant
+from tuneplex.identity import Access, Key, Limits, Scope, Tenant
 
 ACME = Tenant("acme")
 KEY = Key("k1", "acme", "0" * 64, label="laptop", scopes=(Scope.USE, Scope.USAGE), adapters=("a-*",), base=False)
@@ -154,3 +155,38 @@ def test_what_an_empty_store_would_lose() -> None:
     assert holds_something(Access(tenants=(Tenant("acme"), Tenant("default"))))
     assert not holds_something(Access(tenants=(Tenant("default"),)))
     assert not holds_something(None)
+
+
+def test_limits_are_set_changed_and_removed() -> None:
+    """A limit that is not given stays, and nothing in its place removes it; a new key has those of the one before."""
+    tenant = new_tenant(TenantWish("acme", limits=LimitsWish(requests_per_minute=5, concurrent=None)), 7)
+    assert tenant.limits == Limits(requests_per_minute=5)
+    wish = LimitsWish(requests_per_minute=None, tokens_per_day=9)
+    assert changed_tenant(tenant, TenantChange(limits=wish)).limits == Limits(tokens_per_day=9)
+    terms = key_terms(KeyWish("acme", limits=LimitsWish(concurrent=2)), [ACME], 100)
+    assert terms.limits == Limits(concurrent=2)
+    key = changed_key(KEY, KeyChange(limits=LimitsWish(tokens_per_minute=3)), 100)
+    assert key == replace(KEY, limits=Limits(tokens_per_minute=3))
+    assert rotation(key, KeyRotation(), 100).limits == key.limits
+
+
+def test_a_key_changes_in_what_is_given() -> None:
+    """Label, models and base change; whose it is and what it is for do not."""
+    changed = changed_key(KEY, KeyChange(label="", adapters=(), base=True), 100)
+    assert changed == replace(KEY, label="", adapters=(), base=True)
+
+
+@pytest.mark.parametrize(
+    "change", [KeyChange(), KeyChange(limits=LimitsWish()), KeyChange(label="a\nb"), KeyChange(adapters=("\r",))]
+)
+def test_changes_of_a_key_that_make_no_sense(change: KeyChange) -> None:
+    """A change of nothing, and what a terminal would obey, are refused."""
+    with pytest.raises(BadRequest):
+        changed_key(KEY, change, 100)
+
+
+@pytest.mark.parametrize("old", [replace(KEY, revoked=5), replace(KEY, expires=100)])
+def test_what_opens_nothing_stays_as_it_is(old: Key) -> None:
+    """A key that is revoked or expired does not change any more."""
+    with pytest.raises(StoreConflict, match="stays as it is"):
+        changed_key(old, KeyChange(label="new"), 100)

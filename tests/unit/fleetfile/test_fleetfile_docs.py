@@ -20,6 +20,7 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "Top level": schema.FleetFile,
     "`base`": schema.BaseSection,
     "`adapters.NAME`": schema.AdapterSection,
+    "`limits`": schema.LimitsSection,
     "`pools.NAME`": schema.PoolSection,
     "`engine`": schema.EngineSection,
     "`gateway`": schema.GatewaySection,

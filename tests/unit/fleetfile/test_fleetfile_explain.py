@@ -96,3 +96,13 @@ def test_every_setting_appears_once(load_text: LoadText) -> None:
     """No key is listed twice."""
     keys = [key for key, _, _ in explain(load_text("base: models/tiny\nadapters: {a: adapters/one}\n"))]
     assert len(keys) == len(set(keys))
+
+
+def test_limits(load_text: LoadText) -> None:
+    """A model's limits are shown where there are any, with the line that sets them."""
+    text = "base: models/tiny\nadapters:\n  a: {source: adapters/one}\n  b:\n    source: adapters/one\n    limits:\n"
+    found = settings(text + "      requests_per_minute: 60\n", load_text)
+    assert found["base.limits"] == ("-", "default")
+    assert found["adapters.a.limits"] == ("-", "default")
+    assert found["adapters.b.limits.requests_per_minute"] == ("60", "fleet.yaml:7")
+    assert found["adapters.b.limits.concurrent"] == ("-", "default")

@@ -9,6 +9,7 @@ import pytest
 
 from tuneplex.errors import FleetFileError
 from tuneplex.fleetfile import FleetFile, resolve
+from tuneplex.identity import Limits
 from tuneplex.records import mint
 from tuneplex.types import AdapterVersion, Base, FleetSpec, PoolSpec
 
@@ -314,3 +315,20 @@ def test_versions_of_other_adapters(load_text: LoadText) -> None:
     for ranks in ({}, {"a": 8, "b": 8}):
         with pytest.raises(ValueError, match="one version for each adapter"):
             resolved(load_text(adapters("a")), ranks)
+
+
+def test_limits_of_models(load_text: LoadText) -> None:
+    """The base and adapters have limits by the names that clients use; what has none is not named."""
+    text = (
+        "base: {source: models/tiny, limits: {concurrent: 4}}\n"
+        "adapters:\n"
+        "  a: {source: adapters/one, limits: {requests_per_minute: 60, tokens_per_minute: 1000, tokens_per_day:}}\n"
+        "  b: {source: adapters/one, limits: {}}\n"
+        "  c: {source: adapters/one, limits:}\n"
+        "  d: adapters/one\n"
+    )
+    spec = resolved(load_text(text), dict.fromkeys("abcd", 8))
+    assert spec.limits == {
+        "tiny": Limits(concurrent=4),
+        "a": Limits(requests_per_minute=60, tokens_per_minute=1000),
+    }

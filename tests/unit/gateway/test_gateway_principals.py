@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 
 from tuneplex.gateway.principals import principals
-from tuneplex.identity import Access, Grant, Key, Principal, Scope, Tenant
+from tuneplex.identity import Access, Grant, Key, Limits, Principal, Scope, Subject, Tenant
 from tuneplex.types import GatewaySettings
 
 NO_FILE_KEY = GatewaySettings()
@@ -120,3 +120,17 @@ def test_salts_keep_tenants_apart() -> None:
     assert len(different) == 6
     assert all(len(one) == 43 and one.isascii() and not set(one) & set("@/\\\0") for one in different)
     assert salt(acme, "") == ""
+
+
+def test_those_with_limits_are_subjects() -> None:
+    """A tenant's limits are one subject for all of its keys, a key's own are another, and no limits are none."""
+    acme = Tenant("acme", limits=Limits(concurrent=3))
+    keys = key("k1", "acme"), key("k2", "acme", limits=Limits(tokens_per_day=9)), key("k3")
+    first, second, third = principals(NO_FILE_KEY, Access(tenants=(DEFAULT, acme), keys=keys)).keyed.values()
+    assert first.subjects == (Subject("tenant acme", acme.limits),)
+    assert second.subjects == (*first.subjects, Subject("key k2", keys[1].limits))
+    assert second.subjects[0] is first.subjects[0]
+    assert third.subjects == ()
+    anybody = principals(NO_FILE_KEY, Access(tenants=(Tenant("default", limits=acme.limits),))).anybody
+    assert anybody is not None
+    assert anybody.subjects == (Subject("tenant default", acme.limits),)

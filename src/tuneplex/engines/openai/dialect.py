@@ -25,6 +25,8 @@ class OpenAIDialect:
 
     # Generated text cannot contain it: its quotes are escaped.
     error_mark = b'data: {"error"'
+    # OpenAI's own API can; some others refuse the field. Then the request is sent again without.
+    takes_options: bool | None = None
 
     def path(self, route: Route) -> str:
         """`/v1/…`, as OpenAI names it."""
