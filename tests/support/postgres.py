@@ -20,7 +20,7 @@ import pytest
 __all__ = ["GUARDED", "Postgres", "postgres"]
 
 SETTINGS = {
-    "listen_addresses": "",  # no port: other sessions of this machine do not meet it
+    "listen_addresses": "",  # no port, which others could meet
     "fsync": "off",  # the tests' data need not outlive the machine
     "shared_buffers": "16MB",
     "max_connections": "40",
