@@ -7,16 +7,22 @@
     │   ├─ FleetFileError      fleet.yaml is wrong: file, line, key
     │   ├─ SourceError         a base or an adapter cannot be fetched or read
     │   └─ StateError          no fleet runs here, or another one already does
+    ├─ StoreError              the database of tenants and keys
+    │   ├─ StoreDown           it does not answer; what is in memory goes on
+    │   ├─ StoreMissing        there is no such tenant or key
+    │   └─ StoreConflict       it exists already, or something else stands against it
     ├─ EngineError             an engine did not do what it was asked
     │   ├─ EngineStartError    it ended before it was ready
     │   └─ EngineTimeout       it did not answer in time
     └─ ApiError                becomes an HTTP response in OpenAI's shape
         ├─ BadRequest          400
         ├─ Unauthorized        401
+        ├─ Forbidden           403  the key is valid, and not for this
         ├─ NotFound            404
         ├─ MethodNotAllowed    405
         ├─ RequestTimeout      408  the request did not arrive in time
         ├─ TooLarge            413
+        ├─ RateLimited         429  a limit of the tenant, the key or the model is reached
         ├─ HeadTooLarge        431
         ├─ EngineRefused       the engine's own refusal, with its status
         ├─ UpstreamError       502  the engine broke off or answered in another shape
@@ -36,12 +42,18 @@ __all__ = [
     "EngineStartError",
     "EngineTimeout",
     "FleetFileError",
+    "Forbidden",
     "HeadTooLarge",
     "MethodNotAllowed",
     "NotFound",
+    "RateLimited",
     "RequestTimeout",
     "SourceError",
     "StateError",
+    "StoreConflict",
+    "StoreDown",
+    "StoreError",
+    "StoreMissing",
     "TooLarge",
     "TuneplexError",
     "Unauthorized",
@@ -81,6 +93,26 @@ class SourceError(UserError):
 
 class StateError(UserError):
     """No fleet runs in this state directory, or another one already does."""
+
+
+class StoreError(TuneplexError):
+    """The database of tenants and keys cannot do what it was asked; `hint` says what to do, if it is known."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class StoreDown(StoreError):
+    """The database does not answer. What was read of it before goes on."""
+
+
+class StoreMissing(StoreError):
+    """There is no such tenant or key."""
+
+
+class StoreConflict(StoreError):
+    """It exists already, or something else stands against it."""
 
 
 class EngineError(TuneplexError):
@@ -146,6 +178,13 @@ class Unauthorized(ApiError):
     kind = "authentication_error"
 
 
+class Forbidden(ApiError):
+    """The key is valid, but not for what was asked."""
+
+    status = 403
+    kind = "permission_error"
+
+
 class NotFound(ApiError):
     """No such model or route, or not for this key: the two look the same."""
 
@@ -172,6 +211,13 @@ class TooLarge(ApiError):
 
     status = 413
     kind = "invalid_request_error"
+
+
+class RateLimited(ApiError):
+    """A limit of the tenant, the key or the model is reached."""
+
+    status = 429
+    kind = "rate_limit_error"
 
 
 class HeadTooLarge(ApiError):

@@ -53,6 +53,14 @@ CATALOGUE: dict[str, Family] = {
         Family("tuneplex_outcomes_total", "How requests for a model ended.", ("route", "model", "outcome")),
         Family("tuneplex_received_bytes_total", "Bytes of request bodies.", ("route", "model")),
         Family("tuneplex_sent_bytes_total", "Bytes of replies to them.", ("route", "model")),
+        Family("tuneplex_prompt_tokens_total", "Tokens of prompts.", ("route", "model")),
+        Family("tuneplex_cached_prompt_tokens_total", "Those that the engine had already.", ("route", "model")),
+        Family("tuneplex_completion_tokens_total", "Tokens of replies.", ("route", "model")),
+        Family(
+            "tuneplex_counted_requests_total",
+            "Requests whose tokens were counted by events and estimated, because no engine told them.",
+            ("route", "model"),
+        ),
         Family(
             "tuneplex_time_to_first_token_seconds", "Streams: until the first event.", ("route", "model"), _FIRST_TOKEN
         ),

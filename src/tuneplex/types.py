@@ -9,6 +9,8 @@ from enum import StrEnum
 
 import msgspec
 
+from tuneplex.identity import Limits
+
 __all__ = [
     "AdapterStatus",
     "AdapterVersion",
@@ -20,10 +22,10 @@ __all__ = [
     "GatewayReport",
     "GatewaySettings",
     "GatewayStatus",
+    "Leases",
     "Listen",
     "Model",
     "PoolSpec",
-    "Principal",
     "Replica",
     "ReplicaState",
     "ReplicaStatus",
@@ -33,6 +35,7 @@ __all__ = [
     "Status",
     "Tier",
     "Timeouts",
+    "Used",
 ]
 
 
@@ -62,13 +65,6 @@ class Tier(StrEnum):
     DEVICE = "device"
     HOST = "host"
     DISK = "disk"
-
-
-class Principal(msgspec.Struct, frozen=True):
-    """Who calls, after authentication."""
-
-    tenant: str
-    key_id: str
 
 
 class AdapterVersion(msgspec.Struct, frozen=True):
@@ -107,12 +103,14 @@ class Model(msgspec.Struct, frozen=True):
         version: The key into `Replica.serves`: the base's name, or an `AdapterVersion.id`.
         parent: The base's name for an adapter, None for the base.
         created: Unix time, seconds.
+        limits: Of all callers together.
     """
 
     name: str
     version: str
     parent: str | None = None
     created: int = 0
+    limits: Limits = Limits()
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -127,6 +125,7 @@ class Replica(msgspec.Struct, frozen=True):
         state: Only READY takes new requests.
         serves: What it can answer now: `Model.version` -> the engine's own name for it.
         routes: The routes the engine offers.
+        tenants: Who it is reserved for; empty means everybody.
     """
 
     name: str
@@ -137,6 +136,7 @@ class Replica(msgspec.Struct, frozen=True):
     state: ReplicaState = ReplicaState.READY
     serves: dict[str, str] = {}
     routes: frozenset[Route] = frozenset(Route)
+    tenants: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         """Without the secret, so that it cannot slip into a log."""
@@ -155,25 +155,28 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     """What can change in a gateway while it runs.
 
     Attributes:
-        key_sha256: Hex digest of the one key, or None when no key is asked for.
+        key_sha256: Hex digest of the fleet file's own key, if it has one.
+        require_key: Nobody may call without a key, even before there is one.
         cors_origins: Origins that browsers may call from; `*` means any.
         max_body: Largest request body, bytes.
         timeouts: Towards engines.
     """
 
     key_sha256: str | None = None
+    require_key: bool = False
     cors_origins: tuple[str, ...] = ()
     max_body: int = 16 * 1024 * 1024
     timeouts: Timeouts = Timeouts()
 
 
-class FleetView(msgspec.Struct, frozen=True):
+class FleetView(msgspec.Struct, frozen=True, tag="view"):
     """All that a gateway knows of the fleet; replaced as a whole, never changed.
 
     Attributes:
         generation: Grows with every change.
         models: By name; the base is among them.
         aliases: Name that clients use -> name in `models`.
+        gateways: How many share each limit.
     """
 
     generation: int = 0
@@ -181,6 +184,7 @@ class FleetView(msgspec.Struct, frozen=True):
     aliases: dict[str, str] = {}
     replicas: tuple[Replica, ...] = ()
     settings: GatewaySettings = GatewaySettings()
+    gateways: int = 1
 
     def model(self, name: str) -> Model | None:
         """The model that `name`, perhaps an alias, stands for; None if there is none."""
@@ -194,6 +198,47 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Used(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one gateway has let in of a subject with limits.
+
+    Attributes:
+        requests: In the last 60 seconds.
+        tokens: In the last 60 seconds, reserved or used.
+        day: The day that `day_tokens` belongs to: days of UTC since 1970.
+        day_tokens: On that day, by this process, reserved or used.
+        concurrent: Under way now.
+        refused: Requests refused since the process started.
+        wanted: What it lately would have let in if it could, of each kind.
+    """
+
+    requests: int = 0
+    tokens: int = 0
+    day: int = 0
+    day_tokens: int = 0
+    concurrent: int = 0
+    refused: int = 0
+    wanted: Limits = Limits()
+
+
+class Leases(msgspec.Struct, frozen=True, tag="leases"):
+    """How the gateways share each limit; replaced as a whole, never changed.
+
+    Attributes:
+        generation: Grows with every change.
+        shares: Gateway index -> subject -> what it may let in; of the day, counted from the gateway's start. Of a
+            subject that is missing it may let in its part of the half that is spread evenly.
+        limits: Subject -> what was divided.
+        day: The day that shares of the day are for: days of UTC since 1970.
+        left: Subject -> tokens of that day that all gateways together can still let in.
+    """
+
+    generation: int = 0
+    shares: dict[int, dict[str, Limits]] = {}
+    limits: dict[str, Limits] = {}
+    day: int = 0
+    left: dict[str, int] = {}
+
+
 class GatewayReport(msgspec.Struct, frozen=True):
     """What a gateway tells control each second.
 
@@ -204,6 +249,9 @@ class GatewayReport(msgspec.Struct, frozen=True):
         outstanding: Requests under way, by replica name.
         counters: Metric name -> label values -> count since the process started.
         buckets: Histogram name -> label values -> counts per bucket (last one: above all bounds), then the sum.
+        used: What it has let in, by subject.
+        held: The shares that it goes by, by subject.
+        leases: Their generation.
     """
 
     gateway: int
@@ -212,6 +260,9 @@ class GatewayReport(msgspec.Struct, frozen=True):
     outstanding: dict[str, int] = {}
     counters: dict[str, list[tuple[tuple[str, ...], float]]] = {}
     buckets: dict[str, list[tuple[tuple[str, ...], tuple[float, ...]]]] = {}
+    used: dict[str, Used] = {}
+    held: dict[str, Limits] = {}
+    leases: int = 0
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -247,6 +298,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
         kv_cache_bytes: KV cache of each replica; None leaves it to the engine (on the CPU: 1 GiB).
         engine_args: Further arguments for the engine, as on its command line.
         env: Further environment variables for the engine.
+        tenants: Who the pool is reserved for; empty means everybody.
     """
 
     name: str
@@ -264,6 +316,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
     kv_cache_bytes: int | None = None
     engine_args: tuple[str, ...] = ()
     env: dict[str, str] = {}
+    tenants: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Without the secret and the environment, so that they cannot slip into a log."""
@@ -281,7 +334,12 @@ class Listen(msgspec.Struct, frozen=True):
 
 
 class FleetSpec(msgspec.Struct, frozen=True):
-    """A fleet file with everything resolved: sources are local directories, defaults are filled in."""
+    """A fleet file with everything resolved: sources are local directories, defaults are filled in.
+
+    Attributes:
+        limits: Of models, by name.
+        store: URL of the PostgreSQL database that keeps tenants and keys; empty for a file in the state directory.
+    """
 
     name: str
     base: Base
@@ -290,6 +348,8 @@ class FleetSpec(msgspec.Struct, frozen=True):
     pools: tuple[PoolSpec, ...] = ()
     listen: Listen = Listen()
     gateway: GatewaySettings = GatewaySettings()
+    store: str = ""
+    limits: dict[str, Limits] = {}
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -385,6 +445,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
         kv_use: Share of the KV cache in use, 0 to 1.
         residency: Where it has its adapters; None where the engine cannot tell.
         notice: What a person should know although nothing fails.
+        tenants: Who its pool is reserved for; empty means everybody.
     """
 
     name: str
@@ -403,6 +464,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     kv_use: float = 0.0
     residency: Residency | None = None
     notice: str = ""
+    tenants: tuple[str, ...] = ()
 
 
 class AdapterStatus(msgspec.Struct, frozen=True):
@@ -422,6 +484,7 @@ class Status(msgspec.Struct, frozen=True):
         base: The base's name.
         ready: At least one gateway and, in each pool, one replica can answer, with all adapters it should have.
         started: Unix time of the supervisor's start, seconds.
+        store: Why tenants and keys cannot be changed now, for people; empty when they can.
     """
 
     name: str
@@ -433,3 +496,4 @@ class Status(msgspec.Struct, frozen=True):
     replicas: tuple[ReplicaStatus, ...] = ()
     adapters: tuple[AdapterStatus, ...] = ()
     aliases: dict[str, str] = {}
+    store: str = ""

@@ -156,6 +156,14 @@ class CommandLine:
             check=False,
         )
 
+    def completed(self, *words: str) -> list[str]:
+        """What the shell offers for the last of these words, by typer's own mechanism."""
+        env = {"_TUNEPLEX_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        script = "import sys; sys.argv[0] = 'tuneplex'; import tuneplex.cli as c; c.main()"
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, env=self.env | env, capture_output=True, text=True, check=False)
+        return done.stdout.split()
+
     def start(self, *words: str) -> Running:
         """Start a command in the background."""
         process = subprocess.Popen(

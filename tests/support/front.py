@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Self
 
 import msgspec
 
-from tuneplex.gateway import ConnectionLimits, Gateway, serve
+from tuneplex.gateway import AdminCall, AdminReply, ConnectionLimits, Gateway, serve
+from tuneplex.identity import Access
 from tuneplex.testing import FakeEngine, Script
 from tuneplex.types import FleetView, GatewaySettings, Model, Replica
 
@@ -215,14 +216,17 @@ def view_of(engines: Iterable[FakeEngine], settings: GatewaySettings | None = No
 @contextlib.asynccontextmanager
 async def open_front(
     view: FleetView,
+    access: Access | None = None,
     *,
+    admin: Callable[[AdminCall], Awaitable[AdminReply]] | None = None,
+    metrics: Callable[[], Awaitable[bytes]] | None = None,
     tls_cert: str | None = None,
     tls_key: str | None = None,
     limits: ConnectionLimits | None = None,
     drain_s: int = 1,
 ) -> AsyncIterator[Front]:
-    """Serve `view` on a free port."""
-    gateway = Gateway(0, view)
+    """Serve `view` on a free port; without `access` there are no keys and nobody needs one."""
+    gateway = Gateway(0, view, access or Access(), metrics_source=metrics, admin=admin)
     stop = asyncio.Event()
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 
 from tuneplex.gateway import Gateway, serve
+from tuneplex.identity import Access
 from tuneplex.types import FleetView, GatewaySettings, Model, Replica
 
 __all__ = ["KEY", "open_gateway"]
@@ -17,11 +18,16 @@ KEY = "sk-test"
 
 
 @contextlib.asynccontextmanager
-async def open_gateway(endpoint: str, secret: str = "") -> AsyncIterator[str]:
-    """Serve `base`, `ada`, `bob` and the alias `gpt-4o-mini` (which is `ada`) from one engine; the URL with `/v1`."""
+async def open_gateway(endpoint: str, secret: str = "", access: Access | None = None) -> AsyncIterator[str]:
+    """Serve `base`, `ada`, `bob` and the alias `gpt-4o-mini` (which is `ada`) from one engine; the URL with `/v1`.
+
+    `KEY` is let in, and so are the keys of `access`.
+    """
     sock = socket.create_server(("127.0.0.1", 0))
     stop = asyncio.Event()
-    serving = asyncio.create_task(serve(Gateway(0, _view(endpoint, secret)), sock, stop=stop, drain_s=1))
+    serving = asyncio.create_task(
+        serve(Gateway(0, _view(endpoint, secret), access or Access()), sock, stop=stop, drain_s=1)
+    )
     try:
         yield f"http://127.0.0.1:{sock.getsockname()[1]}/v1"
     finally:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuneplex.identity import Limits
 from tuneplex.policy import changes
 from tuneplex.types import AdapterVersion, Base, Change, FleetSpec, GatewaySettings, Listen, PoolSpec, Timeouts
 
@@ -26,6 +27,7 @@ replace = msgspec.structs.replace
     [
         ({"name": "other"}, Change("name", "change", "restart", "demo -> other")),
         ({"base": Base("tiny", "/b")}, Change("base", "change", "restart", "path /tiny -> /b")),
+        ({"store": "postgresql://hunter2@h/d"}, Change("store", "change", "restart", "url changed")),
         ({"listen": Listen(port=9000)}, Change("listen", "change", "restart", "port 8000 -> 9000")),
         ({"adapters": ()}, Change("adapter contacts", "remove", "live", "contacts@aaaaaaaaaaaa")),
         (
@@ -54,6 +56,10 @@ replace = msgspec.structs.replace
             Change("pool default", "change", "live", "replicas 1 -> 3"),
         ),
         (
+            {"pools": (PoolSpec("default", tenants=("acme", "zeta")),)},
+            Change("pool default", "change", "live", "tenants none -> acme+zeta"),
+        ),
+        (
             {"pools": (PoolSpec("default", replicas=2, max_lora_rank=64),)},
             Change("pool default", "change", "rolling", "replicas 1 -> 2, max_lora_rank 16 -> 64"),
         ),
@@ -66,6 +72,10 @@ replace = msgspec.structs.replace
             Change("pool big", "add", "live", "replicas 0 -> 2"),
         ),
         ({"pools": ()}, Change("pool default", "remove", "live", "replicas 1 -> 0")),
+        (
+            {"limits": {"contacts": Limits(requests_per_minute=60)}},
+            Change("limits of contacts", "add", "live", "requests_per_minute none -> 60"),
+        ),
         (
             {"gateway": GatewaySettings(timeouts=Timeouts(connect_s=1))},
             Change("gateway", "change", "live", "timeouts (connect_s 5.0 -> 1)"),
@@ -129,6 +139,8 @@ fleets = st.builds(
     pools=st.lists(pools, max_size=3, unique_by=lambda item: item.name).map(tuple),
     listen=st.builds(Listen, port=st.integers(1, 2)),
     gateway=gateways,
+    store=st.just("") | names,
+    limits=st.dictionaries(names, st.builds(Limits, st.integers(1, 3), concurrent=st.none() | st.integers(1, 2))),
 )
 
 
@@ -161,9 +173,9 @@ def test_the_way_back(old: FleetSpec, new: FleetSpec) -> None:
 
 
 @given(fleets, fleets)
-def test_only_listen_base_and_name_need_a_restart(old: FleetSpec, new: FleetSpec) -> None:
-    """With the same name, base and listener, nothing needs a restart."""
-    same = replace(new, name=old.name, base=old.base, listen=old.listen)
+def test_only_listen_base_store_and_name_need_a_restart(old: FleetSpec, new: FleetSpec) -> None:
+    """With the same name, base, store and listener, nothing needs a restart."""
+    same = replace(new, name=old.name, base=old.base, listen=old.listen, store=old.store)
     assert all(change.how != "restart" for change in changes(old, same))
     needed = {change.what for change in changes(old, new) if change.how == "restart"}
-    assert needed <= {"name", "base", "listen"}
+    assert needed <= {"name", "base", "listen", "store"}

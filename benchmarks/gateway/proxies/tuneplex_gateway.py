@@ -16,6 +16,7 @@ import msgspec
 import uvloop
 
 from tuneplex.gateway import Gateway, serve
+from tuneplex.identity import Access
 from tuneplex.types import FleetView, GatewaySettings, Model, Replica
 
 _REPORT_S = 1.0
@@ -37,8 +38,7 @@ def main() -> None:
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    gateway = Gateway()
-    gateway.update(_view(options))
+    gateway = Gateway(0, _view(options), Access())
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     reports = asyncio.create_task(_report(gateway))

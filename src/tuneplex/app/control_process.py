@@ -21,12 +21,13 @@ import uvicorn
 
 from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
-from tuneplex.control import Controller, admin_app
+from tuneplex.control import Controller, Leasing, Registry, admin_app
 from tuneplex.feed.sockets import private_socket
 from tuneplex.launchers.external import ExternalLauncher
 from tuneplex.launchers.local import LocalLauncher, inheritable
 from tuneplex.launchers.machine import survey
 from tuneplex.launchers.spawner import Spawner, connect
+from tuneplex.records import Store
 
 __all__ = ["main"]
 
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--lifeline", type=int, required=True)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    for chatty in ("httpx2", "httpcore2"):
+    for chatty in ("alembic", "httpx2", "httpcore2"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     asyncio.run(_run(StateDir(options.state_dir), options.lifeline, os.environ))
     return 0
@@ -51,14 +52,21 @@ async def _run(state: StateDir, lifeline: int, env: Mapping[str, str]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with connect(state.supervisor_socket) as spawner:
         controller = _controller(state, spawner, env)
+        registry = _registry(state, controller)
+        info = state.supervisor()
+        leasing = Leasing(controller, registry, fleet_started=info.started if info else 0.0)
         async with (
             controller.publisher.listening(state.feed_socket),
-            _admin(controller, state),
+            _admin(controller, registry, leasing, state),
             asyncio.TaskGroup() as group,
         ):
-            loop = group.create_task(controller.run())
+            loops = [group.create_task(loop) for loop in (controller.run(), registry.run())]
+            sharing = group.create_task(leasing.run())
             await stop.wait()
-            loop.cancel()
+            sharing.cancel()
+            await asyncio.wait((sharing,))  # it keeps the last counts, by the registry
+            for loop in loops:
+                loop.cancel()
 
 
 def _controller(state: StateDir, spawner: Spawner, env: Mapping[str, str]) -> Controller:
@@ -75,12 +83,20 @@ def _controller(state: StateDir, spawner: Spawner, env: Mapping[str, str]) -> Co
     )
 
 
-@contextlib.asynccontextmanager
-async def _admin(controller: Controller, state: StateDir) -> AsyncIterator[None]:
-    """Serve the admin API for as long as the block runs."""
-    config = uvicorn.Config(
-        admin_app(controller, state.write_spec), lifespan="off", access_log=False, log_config=None, ws="none"
+def _registry(state: StateDir, controller: Controller) -> Registry:
+    return Registry(
+        Store(state.store_url(controller.spec)),
+        snapshot=state.access_file,
+        publish=controller.publisher.publish,
+        file=None if controller.spec.store else state.store_file,
     )
+
+
+@contextlib.asynccontextmanager
+async def _admin(controller: Controller, registry: Registry, leasing: Leasing, state: StateDir) -> AsyncIterator[None]:
+    """Serve the admin API for as long as the block runs."""
+    app = admin_app(controller, registry, leasing, state.write_spec)
+    config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, ws="none")
     server = _Server(config)
     with private_socket(state.admin_socket) as listener:
         serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -22,20 +22,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import httpx2
 import uvloop
 
+from tuneplex.app.control_client import ControlClient
 from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
 from tuneplex.feed import Subscriber
 from tuneplex.gateway import Gateway, serve
-from tuneplex.types import FleetView
+from tuneplex.identity import Access
+from tuneplex.types import FleetView, Leases
 
 __all__ = ["main"]
 
 _DRAIN_S = 15
-_FIRST_VIEW_S = 5.0
-_METRICS_TIMEOUT_S = 3.0
+_FIRST_NEWS_S = 5.0
+_FIRST_LEASES_S = 3.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,45 +62,60 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 async def _run(options: argparse.Namespace, state: StateDir) -> None:
-    transport = httpx2.AsyncHTTPTransport(uds=str(state.admin_socket), verify=False)  # a socket of our own has no TLS
-    async with httpx2.AsyncClient(transport=transport, timeout=_METRICS_TIMEOUT_S, trust_env=False) as client:
-        gateway = Gateway(options.index, metrics_source=lambda: _fleet_metrics(client))
-        viewed = asyncio.Event()
+    async with ControlClient(state.admin_socket) as control:
+        gateway = Gateway(options.index, metrics_source=control.metrics, admin=control.admin)
+        viewed, admitted, leased = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-        def take(view: FleetView) -> None:
+        def take_view(view: FleetView) -> None:
             gateway.update(view)
             viewed.set()
 
-        subscriber = Subscriber(state.feed_socket, on_view=take, report=gateway.report)
+        def take_access(access: Access) -> None:
+            gateway.update_access(access)
+            admitted.set()
+
+        def take_leases(leases: Leases) -> None:
+            gateway.update_leases(leases)
+            leased.set()
+
+        subscriber = Subscriber(
+            state.feed_socket,
+            on_view=take_view,
+            on_access=take_access,
+            on_leases=take_leases,
+            report=gateway.report,
+        )
         async with asyncio.TaskGroup() as group:
             feeding = group.create_task(subscriber.run())
-            await _serve(options, gateway, viewed)
+            await _serve(options, gateway, (viewed, admitted), leased)
             feeding.cancel()
 
 
-async def _serve(options: argparse.Namespace, gateway: Gateway, viewed: asyncio.Event) -> None:
+async def _serve(
+    options: argparse.Namespace, gateway: Gateway, news: Sequence[asyncio.Event], leased: asyncio.Event
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     listener = socket.socket(fileno=options.listener)
 
-    async def when_viewed() -> None:
-        """Take no request before there is a view to answer it by; until then they wait in the socket's queue."""
+    async def when_told() -> None:
+        """Take no request before there are a view and keys to answer it by; until then they wait in the queue."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_VIEW_S):
-                await viewed.wait()
+            async with asyncio.timeout(_FIRST_NEWS_S):
+                for first in news:
+                    await first.wait()
+        if gateway.limited:  # of a day's limit, another process may have used something before
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FIRST_LEASES_S):
+                    await leased.wait()
         await serve(gateway, listener, tls_cert=options.tls_cert, tls_key=options.tls_key, stop=stop, drain_s=_DRAIN_S)
 
-    serving = asyncio.create_task(when_viewed())
+    serving = asyncio.create_task(when_told())
     watch_lifeline(options.lifeline, serving.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await serving
-
-
-async def _fleet_metrics(client: httpx2.AsyncClient) -> bytes:
-    reply = await client.get("http://control/metrics")
-    return reply.raise_for_status().content
 
 
 if __name__ == "__main__":

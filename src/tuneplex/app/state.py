@@ -15,6 +15,7 @@ import msgspec
 import platformdirs
 
 from tuneplex.errors import StateError
+from tuneplex.files import write_whole
 from tuneplex.types import FleetSpec
 
 __all__ = ["StateDir", "SupervisorInfo", "default_path"]
@@ -50,6 +51,8 @@ class StateDir:
     `lock`                       held by the supervisor for as long as it lives
     `supervisor.json`            `SupervisorInfo`; there once the listening socket is bound
     `logs/`                      one log for each process
+    `store.db`                   tenants and keys, unless the fleet file names a database
+    `access.snapshot`            what gateways last knew of them, for starts while the database is down
     `run`                        link to a short directory under /tmp that holds the sockets
     ============================ =============================================================
 
@@ -75,6 +78,20 @@ class StateDir:
             return self.run.readlink()
         except OSError as error:
             raise StateError(f"no fleet runs in {self.path}", hint="start one with: tuneplex up FLEET") from error
+
+    @property
+    def store_file(self) -> Path:
+        """The store, unless it is in PostgreSQL."""
+        return self.path / "store.db"
+
+    @property
+    def access_file(self) -> Path:
+        """The snapshot of tenants and keys that control starts from while the store is down."""
+        return self.path / "access.snapshot"
+
+    def store_url(self, spec: FleetSpec) -> str:
+        """Where the fleet's store is, as `records.Store` takes it."""
+        return spec.store or f"sqlite:///{self.store_file.absolute()}"
 
     @property
     def admin_socket(self) -> Path:
@@ -111,7 +128,7 @@ class StateDir:
 
     def write_spec(self, spec: FleetSpec) -> None:
         """Replace the active fleet as a whole; a crash leaves the old or the new one, never half of each."""
-        _replace(self.fleet_file, msgspec.json.format(msgspec.json.encode(spec), indent=2))
+        write_whole(self.fleet_file, msgspec.json.format(msgspec.json.encode(spec), indent=2))
 
     def lock(self) -> int:
         """Take the lock that makes this process the directory's only supervisor; it lasts until the process ends.
@@ -149,7 +166,7 @@ class StateDir:
 
     def write_supervisor(self, info: SupervisorInfo) -> None:
         """Tell others that the fleet is there; only the supervisor does."""
-        _replace(self.supervisor_file, msgspec.json.encode(info))
+        write_whole(self.supervisor_file, msgspec.json.encode(info))
 
     def open_run(self) -> Path:
         """Make a fresh run directory, and remove what a killed supervisor left; only the supervisor does."""
@@ -170,20 +187,6 @@ class StateDir:
             if _is_ours(directory):
                 shutil.rmtree(directory, ignore_errors=True)
         self.run.unlink(missing_ok=True)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a private file so that readers see the old content or the new one."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -5,17 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx2
 import msgspec
 
-from tuneplex.errors import StateError, TuneplexError
+from tuneplex.control.bodies import KeyChange, KeyInfo, KeyRotation, KeyWish, LimitUse, NewKey, TenantChange, TenantWish
+from tuneplex.errors import StateError, StoreDown, TuneplexError, UserError
+from tuneplex.identity import Tenant
 from tuneplex.types import Change, FleetSpec, Status
 
 __all__ = ["Admin"]
 
 _TIMEOUT_S = 10.0
 _APPLY_S = 120.0  # control answers when the live part is done; adapters load one after the other
+_STORE_DOWN = "store_down"
+_UNKNOWN_TENANT = "unknown_tenant"
+_FIRST_TENANT = "`tuneplex tenants list` shows what there is; `tuneplex tenants create NAME` makes one"
+_OTHER_KEY = "`tuneplex keys list --all` shows their ids"
 
 
 class Admin:
@@ -57,6 +64,137 @@ class Admin:
         reply = self._ask("POST", "/apply", params=query, content=msgspec.json.encode(spec), timeout=_APPLY_S)
         return msgspec.json.decode(reply, type=tuple[Change, ...])
 
+    def tenants(self) -> tuple[Tenant, ...]:
+        """All tenants, by name.
+
+        Raises:
+            StateError: Control does not answer.
+            StoreDown: The database does not.
+        """
+        return msgspec.json.decode(self._ask("GET", "/tenants"), type=tuple[Tenant, ...])
+
+    def tenant(self, name: str) -> Tenant:
+        """One tenant.
+
+        Raises:
+            UserError: There is none.
+            TuneplexError: See `tenants`.
+        """
+        return msgspec.json.decode(self._wish("GET", _path("tenants", name), hint=_FIRST_TENANT), type=Tenant)
+
+    def add_tenant(self, wish: TenantWish) -> Tenant:
+        """Make a tenant.
+
+        Raises:
+            UserError: It exists already.
+            TuneplexError: See `tenants`.
+        """
+        hint = f"`tuneplex tenants set {wish.name}` changes it"
+        return msgspec.json.decode(self._wish("POST", "/tenants", wish, hint=hint), type=Tenant)
+
+    def change_tenant(self, name: str, change: TenantChange) -> Tenant:
+        """Change a tenant.
+
+        Raises:
+            UserError: There is none.
+            TuneplexError: See `tenants`.
+        """
+        reply = self._wish("PATCH", _path("tenants", name), change, hint=_FIRST_TENANT)
+        return msgspec.json.decode(reply, type=Tenant)
+
+    def remove_tenant(self, name: str, *, revoke: bool) -> None:
+        """Remove a tenant, with `revoke` also one whose keys are active.
+
+        Raises:
+            UserError: There is none, or something stands against it.
+            TuneplexError: See `tenants`.
+        """
+        path = _path("tenants", name)
+        self._wish("DELETE", f"{path}?revoke=1" if revoke else path, hint=_FIRST_TENANT)
+
+    def keys(self, tenant: str | None = None, *, ended: bool = False) -> tuple[KeyInfo, ...]:
+        """Active keys, oldest first, with `ended` also those that were revoked or expired.
+
+        Raises:
+            UserError: There is no such tenant.
+            TuneplexError: See `tenants`.
+        """
+        query = {"tenant": tenant, "all": "1" if ended else None}
+        given = {name: value for name, value in query.items() if value is not None}
+        path = str(httpx2.URL("/keys", params=given))
+        return msgspec.json.decode(self._wish("GET", path, hint=_FIRST_TENANT), type=tuple[KeyInfo, ...])
+
+    def key(self, key_id: str) -> KeyInfo:
+        """One key.
+
+        Raises:
+            UserError: There is none.
+            TuneplexError: See `tenants`.
+        """
+        return msgspec.json.decode(self._wish("GET", _path("keys", key_id), hint=_OTHER_KEY), type=KeyInfo)
+
+    def add_key(self, wish: KeyWish) -> NewKey:
+        """Make a key.
+
+        Raises:
+            UserError: There is no such tenant.
+            TuneplexError: See `tenants`.
+        """
+        hint = f"`tuneplex tenants create {wish.tenant}` makes it"
+        return msgspec.json.decode(self._wish("POST", "/keys", wish, hint=hint), type=NewKey)
+
+    def change_key(self, key_id: str, change: KeyChange) -> KeyInfo:
+        """Change a key.
+
+        Raises:
+            UserError: There is none, or it opens nothing any more.
+            TuneplexError: See `tenants`.
+        """
+        return msgspec.json.decode(self._wish("PATCH", _path("keys", key_id), change, hint=_OTHER_KEY), type=KeyInfo)
+
+    def rotate_key(self, key_id: str, how: KeyRotation) -> NewKey:
+        """Make a key that replaces one.
+
+        Raises:
+            UserError: There is none, or it opens nothing any more.
+            TuneplexError: See `tenants`.
+        """
+        reply = self._wish("POST", _path("keys", key_id, "rotate"), how, hint=_OTHER_KEY)
+        return msgspec.json.decode(reply, type=NewKey)
+
+    def revoke_key(self, key_id: str) -> KeyInfo:
+        """End a key.
+
+        Raises:
+            UserError: There is none.
+            TuneplexError: See `tenants`.
+        """
+        return msgspec.json.decode(self._wish("POST", _path("keys", key_id, "revoke"), hint=_OTHER_KEY), type=KeyInfo)
+
+    def limits(self) -> tuple[LimitUse, ...]:
+        """All that have limits, and what they have used of them.
+
+        Raises:
+            StateError: Control does not answer.
+        """
+        return msgspec.json.decode(self._ask("GET", "/limits"), type=tuple[LimitUse, ...])
+
+    def _wish(self, method: str, path: str, body: msgspec.Struct | None = None, *, hint: str) -> bytes:
+        """Ask for something that a person may have got wrong; `hint` is for what does not exist, or exists already.
+
+        Raises:
+            UserError: It was wrong; nothing was done.
+            StateError: Control does not answer.
+            StoreDown: The database does not.
+        """
+        try:
+            return self._ask(method, path, content=b"" if body is None else msgspec.json.encode(body))
+        except _Refused as error:
+            if error.status < httpx2.codes.INTERNAL_SERVER_ERROR:
+                senseless = error.status == httpx2.codes.BAD_REQUEST and error.code != _UNKNOWN_TENANT
+                raise UserError(str(error), hint="" if senseless else hint) from error
+            raise
+
     def _ask(self, method: str, path: str, **how: Any) -> bytes:  # noqa: ANN401 - passed through to httpx2
         try:
             reply = self._client.request(method, path, **how)
@@ -64,14 +202,30 @@ class Admin:
             hint = "it may be restarting: try again, or see `tuneplex logs control`"
             raise StateError(f"the fleet's control process does not answer ({error})", hint=hint) from error
         if reply.is_error:
-            raise TuneplexError(_message(reply.content) or f"the admin API answered {reply.status_code}")
+            raise _refusal(reply.status_code, reply.content)
         return reply.content
 
 
-def _message(body: bytes) -> str:
-    """The message in an error body of OpenAI's shape, or nothing."""
+class _Refused(TuneplexError):
+    """The admin API's error, with its HTTP status and its code."""
+
+    def __init__(self, message: str, status: int, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+def _refusal(status: int, body: bytes) -> TuneplexError:
+    """What an error body of OpenAI's shape says."""
     try:
-        shape = msgspec.json.decode(body, type=dict[str, dict[str, Any]])
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        return ""
-    return str(shape.get("error", {}).get("message", ""))
+        error = msgspec.json.decode(body, type=dict[str, dict[str, Any]]).get("error", {})
+    except msgspec.MsgspecError:
+        error = {}
+    message = str(error.get("message") or f"the admin API answered {status}")
+    code = str(error.get("code") or "")
+    return StoreDown(message) if code == _STORE_DOWN else _Refused(message, status, code)
+
+
+def _path(*parts: str) -> str:
+    """A route of which some parts were typed by a person."""
+    return "".join(f"/{quote(part, safe='')}" for part in parts)

@@ -21,6 +21,8 @@ __all__ = ["DEMO_KEY_FILE", "Question", "Target", "ask", "client", "pieces", "pr
 DEMO_KEY_FILE = "demo.key"
 _TIMEOUT = httpx2.Timeout(10.0, read=600.0)
 _WRONG_INPUT = range(400, 500)
+_GIVE_KEY = "give a key with --key or TUNEPLEX_API_KEY"
+_MAKE_KEY = "`tuneplex keys create --tenant default` makes one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,12 @@ class Target:
     Attributes:
         base_url: With `/v1` at its end.
         key: The bearer token, or empty.
+        is_fleet: It is a fleet of this machine, so whoever asks can make a key.
     """
 
     base_url: str
     key: str = ""
+    is_fleet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,20 @@ class Question:
         return {"model": self.model, "messages": messages, "stream": stream, **given}
 
 
+class _Refused(UserError):
+    """The server finds fault with the request.
+
+    Args:
+        status: The HTTP status.
+        message: The server's words.
+        hint: See `UserError`.
+    """
+
+    def __init__(self, status: int, message: str, *, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
 def ask(target: Target, question: Question, *, as_json: bool) -> int:
     """Ask and print the answer.
 
@@ -70,6 +88,10 @@ def ask(target: Target, question: Question, *, as_json: bool) -> int:
                 return 0
             for piece in pieces(http, question):
                 terminal.write(piece)
+        except _Refused as error:
+            if error.status == httpx2.codes.UNAUTHORIZED and target.is_fleet:
+                raise UserError(str(error), hint=f"{_GIVE_KEY}; {_MAKE_KEY}") from error
+            raise
         except httpx2.HTTPError as error:
             raise TuneplexError(f"{target.base_url} does not answer: {str(error) or type(error).__name__}") from error
     terminal.write("\n")
@@ -93,7 +115,7 @@ def target(base_url: str | None, key: str | None, state_dir: Path | None, fleet:
     info = state.supervisor()
     if info is None:
         raise StateError(f"the fleet in {state.path} is just starting", hint="`tuneplex status` shows how far it is")
-    return Target(info.url, key or _demo_key(state))
+    return Target(info.url, key or _demo_key(state), is_fleet=True)
 
 
 def _demo_key(state: StateDir) -> str:
@@ -166,15 +188,15 @@ def _refuse(http: httpx2.Client, reply: httpx2.Response) -> None:
         message = ""
     message = message or f"the server answered {reply.status_code}"
     if reply.status_code in _WRONG_INPUT:
-        raise UserError(message, hint=_hint(http, reply.status_code))
+        raise _Refused(reply.status_code, message, hint=_hint(http, reply.status_code))
     raise TuneplexError(message)
 
 
 def _hint(http: httpx2.Client, status: int) -> str:
     if status == httpx2.codes.UNAUTHORIZED:
-        return "give the key with --key or TUNEPLEX_API_KEY"
+        return _GIVE_KEY
     if status == httpx2.codes.NOT_FOUND:
-        return f"models here: {', '.join(model_names(http))}"
+        return f"models here: {', '.join(model_names(http)) or 'none that this key may call'}"
     return ""
 
 

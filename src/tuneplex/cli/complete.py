@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["fleets", "logs", "models"]
+if TYPE_CHECKING:
+    from tuneplex.identity import Access
+    from tuneplex.types import FleetSpec
+
+__all__ = ["adapters", "fleets", "keys", "logs", "models", "tenants"]
 
 
 def fleets(incomplete: str) -> list[str]:
@@ -25,6 +31,36 @@ def models(incomplete: str) -> list[str]:
     return sorted(name for name in found if name.startswith(incomplete))
 
 
+def adapters(incomplete: str) -> list[str]:
+    """Names of the adapters of any fleet."""
+    found = {name for state in _states() for name in _adapters(state)}
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def tenants(incomplete: str) -> list[str]:
+    """Names of the tenants of any fleet, as it last knew them."""
+    found = {tenant.name for access in _accesses() for tenant in access.tenants}
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def keys(incomplete: str) -> list[str]:
+    """Ids of the keys of any fleet that were active when it last looked."""
+    found = {key.id for access in _accesses() for key in access.keys}
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def _accesses() -> Iterator[Access]:
+    """What fleets last knew of their tenants and keys; they keep that for the case that their database is down."""
+    import msgspec  # noqa: PLC0415 - help must not pay for what only completion needs
+
+    from tuneplex.app.state import StateDir  # noqa: PLC0415 - the same
+    from tuneplex.identity import Access  # noqa: PLC0415 - the same
+
+    for state in _states():
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            yield msgspec.msgpack.decode(StateDir(state).access_file.read_bytes(), type=Access)
+
+
 def _states() -> list[Path]:
     from tuneplex.app.state import default_path  # noqa: PLC0415 - help must not pay for what only completion needs
 
@@ -33,14 +69,21 @@ def _states() -> list[Path]:
 
 
 def _models(state: Path) -> Iterator[str]:
+    for spec in _specs(state):
+        yield spec.base.name
+        yield from (adapter.name for adapter in spec.adapters)
+        yield from spec.aliases
+
+
+def _adapters(state: Path) -> Iterator[str]:
+    return (adapter.name for spec in _specs(state) for adapter in spec.adapters)
+
+
+def _specs(state: Path) -> Iterator[FleetSpec]:
+    """The fleet in a state directory, if it can be read."""
     import msgspec  # noqa: PLC0415 - the same
 
     from tuneplex.types import FleetSpec  # noqa: PLC0415 - the same
 
-    try:
-        spec = msgspec.json.decode((state / "fleet.json").read_bytes(), type=FleetSpec)
-    except (OSError, msgspec.DecodeError):
-        return
-    yield spec.base.name
-    yield from (adapter.name for adapter in spec.adapters)
-    yield from spec.aliases
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        yield msgspec.json.decode((state / "fleet.json").read_bytes(), type=FleetSpec)

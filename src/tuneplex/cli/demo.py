@@ -24,7 +24,8 @@ from tuneplex.cli.ask import DEMO_KEY_FILE
 from tuneplex.cli.ports import refuse_taken
 from tuneplex.cli.progress import shown
 from tuneplex.cli.terminal import Terminal
-from tuneplex.cli.up import Stopped, say_stopping, seconds, stopping
+from tuneplex.cli.times import seconds
+from tuneplex.cli.up import Stopped, say_stopping, stopping
 from tuneplex.cli.watch import Watch
 from tuneplex.types import FleetSpec, Listen, Status
 from tuneplex.units import format_duration

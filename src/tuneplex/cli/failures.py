@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import typer
 
-from tuneplex.errors import EngineStartError, TuneplexError, UserError
+from tuneplex.errors import EngineStartError, StoreDown, TuneplexError, UserError
 
 __all__ = ["FAILED", "INTERRUPTED", "WRONG_INPUT", "Failure", "failure"]
 
@@ -40,6 +40,11 @@ def failure(error: Exception, argv: Sequence[str]) -> Failure:
         return Failure(str(error), error.hint, error.tail, code=WRONG_INPUT)
     if isinstance(error, EngineStartError):
         return Failure(str(error), "`tuneplex logs` shows more", error.tail)
+    if isinstance(error, StoreDown):
+        return Failure(
+            str(error),
+            "callers are served on with the keys that are known; `tuneplex status` tells when the database is back",
+        )
     if isinstance(error, TuneplexError):
         return Failure(str(error))
     if isinstance(error, typer.TyperException):

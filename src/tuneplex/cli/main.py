@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,6 +18,7 @@ __all__ = ["build", "run"]
 
 _EPILOG = "Start with `tuneplex doctor` and `tuneplex demo`. Add --help to any command for an example."
 _FLEET = Path("fleet.yaml")
+_Commands = dict[str, Callable[..., int]]
 
 
 def build(*, decorated: bool) -> typer.Typer:
@@ -29,18 +30,49 @@ def build(*, decorated: bool) -> typer.Typer:
     look: Literal["rich"] | None = "rich" if decorated else None
     app = typer.Typer(name="tuneplex", rich_markup_mode=look, pretty_exceptions_enable=False)
     app.callback(epilog=_EPILOG)(root)
-    for command in (demo, up, down, apply, status, logs, ask, doctor):
+    for command in (demo, up, down, apply, status, limits, logs, ask, doctor):
         app.command()(command)
-    for name, about, commands in (
-        ("adapters", "The fleet's fine-tunes.", {"list": adapters_list}),
-        ("config", "The fleet file and its defaults.", {"show": config_show}),
-        ("engine", "The engine's own environment.", {"install": engine_install}),
-    ):
+    for name, about, commands in _groups():
         group = typer.Typer(rich_markup_mode=look, help=about)
         for verb, function in commands.items():
             group.command(verb)(function)
         app.add_typer(group, name=name)
     return app
+
+
+def _groups() -> tuple[tuple[str, str, _Commands], ...]:
+    """Commands of two words: the first one, what it is about, and what follows it."""
+    tenants: _Commands = {
+        "list": tenants_list,
+        "create": tenants_create,
+        "show": tenants_show,
+        "set": tenants_set,
+        "disable": tenants_disable,
+        "enable": tenants_enable,
+        "remove": tenants_remove,
+    }
+    keys: _Commands = {
+        "create": keys_create,
+        "list": keys_list,
+        "show": keys_show,
+        "set": keys_set,
+        "rotate": keys_rotate,
+        "revoke": keys_revoke,
+    }
+    store: _Commands = {
+        "show": store_show,
+        "backup": store_backup,
+        "restore": store_restore,
+        "upgrade": store_upgrade,
+    }
+    return (
+        ("adapters", "The fleet's fine-tunes.", {"list": adapters_list}),
+        ("config", "The fleet file and its defaults.", {"show": config_show}),
+        ("engine", "The engine's own environment.", {"install": engine_install}),
+        ("tenants", "Who uses the fleet, and what is theirs.", tenants),
+        ("keys", "The tenants' API keys.", keys),
+        ("store", "The database of tenants and keys.", store),
+    )
 
 
 def run(argv: Sequence[str]) -> int:
@@ -175,6 +207,19 @@ def status(
     return command.watch(state) if watch else command.show(state, as_json=json)
 
 
+def limits(*, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
+    """Show all limits, and what is used of them.
+
+    Those of tenants, keys and models, over all gateways.
+
+    Example: tuneplex limits
+    """
+    from tuneplex.cli import limits as command
+    from tuneplex.cli import locate
+
+    return command.show(locate.running_fleet(state_dir, fleet), as_json=json)
+
+
 def logs(
     process: use.Process = None,
     *,
@@ -265,3 +310,348 @@ def engine_install(*, directory: use.EngineDir = None, python: use.EnginePython 
     from tuneplex.cli import engine
 
     return engine.install(directory, python)
+
+
+def tenants_list(*, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
+    """List the tenants, with what they may call.
+
+    Example: tuneplex tenants list
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import tenants as command
+
+    return command.listing(locate.running_fleet(state_dir, fleet), as_json=json)
+
+
+def tenants_create(
+    name: use.Tenant,
+    *,
+    adapters: use.Adapters = None,
+    no_adapters: use.NoAdapters = False,
+    base: use.BaseModel = None,
+    isolated: use.Isolated = None,
+    cache_group: use.CacheGroup = None,
+    requests_per_minute: use.RequestsPerMinute = None,
+    tokens_per_minute: use.TokensPerMinute = None,
+    tokens_per_day: use.TokensPerDay = None,
+    concurrent: use.Concurrent = None,
+    json: use.Json = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """Make a tenant.
+
+    Its keys may call what you allow here, at most; without options that is everything.
+
+    Example: tuneplex tenants create acme --adapters 'acme-*' --no-base --requests-per-minute 600
+    """
+    from tuneplex.cli import limits as amounts
+    from tuneplex.cli import locate
+    from tuneplex.cli import tenants as command
+
+    models = command.models(adapters, none=no_adapters, base=base)
+    numbers = amounts.given(
+        {
+            "requests_per_minute": requests_per_minute,
+            "tokens_per_minute": tokens_per_minute,
+            "tokens_per_day": tokens_per_day,
+            "concurrent": concurrent,
+        }
+    )
+    wanted = command.wanted(models, isolated=isolated, cache_group=cache_group, limits=numbers)
+    return command.create(locate.running_fleet(state_dir, fleet), name, wanted, as_json=json)
+
+
+def tenants_show(
+    name: use.Tenant, *, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None
+) -> int:
+    """Show one tenant.
+
+    Example: tuneplex tenants show acme
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import tenants as command
+
+    return command.show(locate.running_fleet(state_dir, fleet), name, as_json=json)
+
+
+def tenants_set(
+    name: use.Tenant,
+    *,
+    adapters: use.Adapters = None,
+    no_adapters: use.NoAdapters = False,
+    base: use.BaseModel = None,
+    isolated: use.Isolated = None,
+    cache_group: use.CacheGroup = None,
+    requests_per_minute: use.RequestsPerMinute = None,
+    tokens_per_minute: use.TokensPerMinute = None,
+    tokens_per_day: use.TokensPerDay = None,
+    concurrent: use.Concurrent = None,
+    json: use.Json = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """Change what a tenant's keys may do, within a second.
+
+    What is not given stays. A list of adapters replaces the whole list that was there.
+
+    Example: tuneplex tenants set acme --adapters 'acme-*' --adapters sql
+    """
+    from tuneplex.cli import limits as amounts
+    from tuneplex.cli import locate
+    from tuneplex.cli import tenants as command
+
+    models = command.models(adapters, none=no_adapters, base=base)
+    numbers = amounts.given(
+        {
+            "requests_per_minute": requests_per_minute,
+            "tokens_per_minute": tokens_per_minute,
+            "tokens_per_day": tokens_per_day,
+            "concurrent": concurrent,
+        }
+    )
+    wanted = command.wanted(models, isolated=isolated, cache_group=cache_group, limits=numbers)
+    return command.change(locate.running_fleet(state_dir, fleet), name, wanted, as_json=json)
+
+
+def tenants_disable(name: use.Tenant, *, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
+    """Refuse all of a tenant's keys, until it is enabled again.
+
+    Example: tuneplex tenants disable acme
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import tenants as command
+
+    return command.switch(locate.running_fleet(state_dir, fleet), name, disabled=True)
+
+
+def tenants_enable(name: use.Tenant, *, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
+    """Let a disabled tenant's keys work again.
+
+    Example: tuneplex tenants enable acme
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import tenants as command
+
+    return command.switch(locate.running_fleet(state_dir, fleet), name, disabled=False)
+
+
+def tenants_remove(
+    name: use.Tenant,
+    *,
+    revoke: use.Revoke = False,
+    yes: use.Yes = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """Remove a tenant.
+
+    One that has active keys stays, unless --revoke ends them first.
+
+    Example: tuneplex tenants remove acme --revoke
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import tenants as command
+
+    return command.remove(locate.running_fleet(state_dir, fleet), name, revoke=revoke, yes=yes)
+
+
+def keys_create(
+    *,
+    tenant: use.KeyTenant,
+    label: use.Label = "",
+    adapters: use.Adapters = None,
+    no_adapters: use.NoAdapters = False,
+    base: use.BaseModel = None,
+    scope: use.Scopes = None,
+    expires: use.Expires = None,
+    requests_per_minute: use.RequestsPerMinute = None,
+    tokens_per_minute: use.TokensPerMinute = None,
+    tokens_per_day: use.TokensPerDay = None,
+    concurrent: use.Concurrent = None,
+    json: use.Json = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """Make a key and print its secret, this once.
+
+    Standard output has nothing but the secret, so a script can keep it: KEY=$(tuneplex keys create --tenant acme).
+
+    Example: tuneplex keys create --tenant acme --label ci --adapters 'acme-*' --expires 90d
+    """
+    from tuneplex.cli import keys as command
+    from tuneplex.cli import limits as amounts
+    from tuneplex.cli import locate, tenants
+
+    models = tenants.models(adapters, none=no_adapters, base=base)
+    numbers = amounts.given(
+        {
+            "requests_per_minute": requests_per_minute,
+            "tokens_per_minute": tokens_per_minute,
+            "tokens_per_day": tokens_per_day,
+            "concurrent": concurrent,
+        }
+    )
+    wish = command.wish(tenant, label=label, scopes=scope, models=models, expires=expires, limits=numbers)
+    return command.create(locate.running_fleet(state_dir, fleet), wish, as_json=json)
+
+
+def keys_list(
+    *,
+    tenant: use.TenantFilter = None,
+    ended: use.AllKeys = False,
+    json: use.Json = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """List the active keys. Secrets are not among it: they are kept nowhere.
+
+    Example: tuneplex keys list --tenant acme --all
+    """
+    from tuneplex.cli import keys as command
+    from tuneplex.cli import locate
+
+    return command.listing(locate.running_fleet(state_dir, fleet), tenant, ended=ended, as_json=json)
+
+
+def keys_show(
+    key: use.KeyId, *, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None
+) -> int:
+    """Show one key.
+
+    Example: tuneplex keys show KEY_ID
+    """
+    from tuneplex.cli import keys as command
+    from tuneplex.cli import locate
+
+    return command.show(locate.running_fleet(state_dir, fleet), key, as_json=json)
+
+
+def keys_set(
+    key: use.KeyId,
+    *,
+    label: use.LabelAnew = None,
+    adapters: use.Adapters = None,
+    no_adapters: use.NoAdapters = False,
+    base: use.BaseModel = None,
+    requests_per_minute: use.RequestsPerMinute = None,
+    tokens_per_minute: use.TokensPerMinute = None,
+    tokens_per_day: use.TokensPerDay = None,
+    concurrent: use.Concurrent = None,
+    json: use.Json = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """Change what a key may do, within a second.
+
+    What is not given stays. A list of adapters replaces the whole list that was there.
+
+    Example: tuneplex keys set KEY_ID --tokens-per-day 100000 --concurrent none
+    """
+    from tuneplex.cli import keys as command
+    from tuneplex.cli import limits as amounts
+    from tuneplex.cli import locate, tenants
+
+    models = tenants.models(adapters, none=no_adapters, base=base)
+    numbers = amounts.given(
+        {
+            "requests_per_minute": requests_per_minute,
+            "tokens_per_minute": tokens_per_minute,
+            "tokens_per_day": tokens_per_day,
+            "concurrent": concurrent,
+        }
+    )
+    wish = command.change(label=label, models=models, limits=numbers)
+    return command.changed(locate.running_fleet(state_dir, fleet), key, wish, as_json=json)
+
+
+def keys_rotate(
+    key: use.KeyId,
+    *,
+    grace: use.Grace = "24h",
+    expires: use.ExpiresAnew = None,
+    json: use.Json = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """Replace a key by a new one and print its secret.
+
+    The new key may do what the old one may. Both work until the grace is over, so clients can change without a gap.
+
+    Example: tuneplex keys rotate KEY_ID --grace 24h
+    """
+    from tuneplex.cli import keys as command
+    from tuneplex.cli import locate
+
+    state = locate.running_fleet(state_dir, fleet)
+    return command.rotate(state, key, grace=grace, expires=expires, as_json=json)
+
+
+def keys_revoke(
+    key: use.KeyId, *, yes: use.Yes = False, fleet: use.FleetName = None, state_dir: use.StateDir = None
+) -> int:
+    """End a key for ever, within a second.
+
+    Example: tuneplex keys revoke KEY_ID
+    """
+    from tuneplex.cli import keys as command
+    from tuneplex.cli import locate
+
+    return command.revoke(locate.running_fleet(state_dir, fleet), key, yes=yes)
+
+
+def store_show(*, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
+    """Show where tenants and keys are kept, and how many.
+
+    Also when the fleet does not run.
+
+    Example: tuneplex store show
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import store as command
+
+    return command.show(locate.any_fleet(state_dir, fleet), as_json=json)
+
+
+def store_backup(
+    file: use.BackupFile, *, force: use.Force = False, fleet: use.FleetName = None, state_dir: use.StateDir = None
+) -> int:
+    """Write all tenants and keys into one file.
+
+    Also while the fleet runs. The file restores into SQLite and PostgreSQL alike. It holds no key that a client could
+    send, but keep it private.
+
+    Example: tuneplex store backup tuneplex.backup
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import store as command
+
+    return command.backup(locate.any_fleet(state_dir, fleet), file, force=force)
+
+
+def store_restore(
+    file: use.BackupFile, *, replace: use.Replace = False, fleet: use.FleetName = None, state_dir: use.StateDir = None
+) -> int:
+    """Take all tenants and keys from a backup.
+
+    The fleet must not run. A file that is damaged changes nothing.
+
+    Example: tuneplex store restore tuneplex.backup
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import store as command
+
+    return command.restore(locate.any_fleet(state_dir, fleet), file, replace=replace)
+
+
+def store_upgrade(*, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
+    """Bring the tables to the revision of this version of tuneplex.
+
+    The fleet must not run. A store in SQLite is upgraded by `tuneplex up` itself.
+
+    Example: tuneplex store upgrade
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import store as command
+
+    return command.upgrade(locate.any_fleet(state_dir, fleet))

@@ -8,31 +8,56 @@ from typing import Annotated
 import typer
 
 from tuneplex.cli import complete
+from tuneplex.identity import Scope
 
 __all__ = [
+    "Adapters",
+    "AllKeys",
     "ApiKey",
+    "BackupFile",
+    "BaseModel",
     "BaseUrl",
+    "CacheGroup",
+    "Concurrent",
     "Detach",
     "DryRun",
     "EngineDir",
     "EnginePython",
+    "Expires",
+    "ExpiresAnew",
     "Fleet",
     "FleetName",
     "Follow",
+    "Force",
+    "Grace",
+    "Isolated",
     "Json",
+    "KeyId",
+    "KeyTenant",
+    "Label",
+    "LabelAnew",
     "Lines",
     "MaxTokens",
     "Model",
+    "NoAdapters",
     "Once",
     "OptionalFleet",
     "Patience",
     "Port",
     "Process",
     "Prompt",
+    "Replace",
+    "RequestsPerMinute",
+    "Revoke",
+    "Scopes",
     "StateDir",
     "System",
     "Temperature",
+    "Tenant",
+    "TenantFilter",
     "Timeout",
+    "TokensPerDay",
+    "TokensPerMinute",
     "Watch",
     "Yes",
 ]
@@ -92,3 +117,74 @@ EngineDir = Annotated[
     Path | None, typer.Option("--dir", metavar="DIR", help="Where; the usual place when it is not given.")
 ]
 EnginePython = Annotated[Path | None, typer.Option("--python", metavar="PYTHON", help="A Python 3.11 to make it with.")]
+
+Tenant = Annotated[str, typer.Argument(metavar="NAME", help="The tenant.", autocompletion=complete.tenants)]
+KeyTenant = Annotated[
+    str, typer.Option("--tenant", metavar="NAME", help="Whose key it is.", autocompletion=complete.tenants)
+]
+TenantFilter = Annotated[
+    str | None, typer.Option("--tenant", metavar="NAME", help="Only its keys.", autocompletion=complete.tenants)
+]
+Adapters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapters",
+        metavar="PATTERN",
+        help="Only adapters with such names, for instance 'acme-*'. Can be repeated; '*' means all.",
+        autocompletion=complete.adapters,
+    ),
+]
+NoAdapters = Annotated[bool, typer.Option("--no-adapters", help="No adapter at all.")]
+BaseModel = Annotated[bool | None, typer.Option("--base/--no-base", help="Whether the base may be called.")]
+Isolated = Annotated[
+    bool | None, typer.Option("--isolated/--shared", help="Served only by pools that are reserved for it, or by any.")
+]
+CacheGroup = Annotated[
+    str | None,
+    typer.Option(
+        "--cache-group", metavar="NAME", help="Shares prefix caches with the group's tenants; '' with nobody."
+    ),
+]
+Revoke = Annotated[bool, typer.Option("--revoke", help="Revoke its keys first.")]
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id, not its secret.", autocompletion=complete.keys)]
+Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="What it is for, for people.")]
+LabelAnew = Annotated[str | None, typer.Option("--label", metavar="TEXT", help="What it is for, for people.")]
+RequestsPerMinute = Annotated[
+    str | None,
+    typer.Option("--requests-per-minute", metavar="N", help="Requests in any 60 seconds; none for no limit."),
+]
+TokensPerMinute = Annotated[
+    str | None,
+    typer.Option(
+        "--tokens-per-minute", metavar="N", help="Tokens of prompts and answers in any 60 seconds; none for no limit."
+    ),
+]
+TokensPerDay = Annotated[
+    str | None,
+    typer.Option("--tokens-per-day", metavar="N", help="The same in a day of UTC; none for no limit."),
+]
+Concurrent = Annotated[
+    str | None, typer.Option("--concurrent", metavar="N", help="Requests under way at a time; none for no limit.")
+]
+Scopes = Annotated[
+    list[Scope] | None,
+    typer.Option(
+        "--scope",
+        metavar="SCOPE",
+        help="use: call models. usage: read usage and metrics. admin: manage the fleet. Can be repeated; "
+        "use when it is not given.",
+    ),
+]
+Expires = Annotated[
+    str | None,
+    typer.Option("--expires", metavar="TIME", help="For how long it works, for instance 90d; else for ever."),
+]
+ExpiresAnew = Annotated[
+    str | None,
+    typer.Option("--expires", metavar="TIME", help="For how long the new one works, or never; else as the old one."),
+]
+Grace = Annotated[str, typer.Option("--grace", metavar="TIME", help="For how long the old one goes on; 0 ends it now.")]
+BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Lose what the store holds now.")]
+AllKeys = Annotated[bool, typer.Option("--all", "-a", help="Also keys that were revoked or have expired.")]

@@ -8,7 +8,7 @@ from tuneplex.cli.terminal import Cell, Sheet
 from tuneplex.types import AdapterStatus, Change, FleetSpec, ReplicaState, ReplicaStatus, Resident, Status, Tier
 from tuneplex.units import format_duration
 
-__all__ = ["adapters", "changes", "config", "headline", "replicas", "welcome"]
+__all__ = ["adapters", "changes", "config", "headline", "replicas", "reserved", "welcome"]
 
 _STATE_STYLES = {
     ReplicaState.REQUESTED: "yellow",
@@ -41,6 +41,12 @@ def replicas(status: Status) -> Sheet:
         right=frozenset({"SINCE", "ADAPTERS", "SLOTS", "RUNNING", "WAITING", "KV", "RESTARTS"}),
         flexible=frozenset({"NOTE"}),
     )
+
+
+def reserved(status: Status) -> tuple[str, ...]:
+    """A line for each pool that is not for everybody; the table of replicas has no room left on a narrow terminal."""
+    found = {replica.pool: replica.tenants for replica in status.replicas if replica.tenants}
+    return tuple(f"pool {pool}: only for {', '.join(tenants)}" for pool, tenants in found.items())
 
 
 def _replica_row(replica: ReplicaStatus, wanted: int) -> tuple[Cell, ...]:
@@ -156,14 +162,13 @@ def config(entries: Iterable[tuple[str, str, str]]) -> Sheet:
     )
 
 
-def welcome(status: Status, spec: FleetSpec, elapsed_s: float, stop: str) -> Sheet:
-    """What somebody needs who has just started a fleet."""
+def welcome(status: Status, spec: FleetSpec, elapsed_s: float, stop: str, *, keys: bool = False) -> Sheet:
+    """What somebody needs who has just started a fleet; `keys` tells whether tenants have ever been given keys."""
     models = ", ".join((status.base, *(adapter.version.name for adapter in status.adapters), *sorted(status.aliases)))
-    key = "the one of the fleet file" if spec.gateway.key_sha256 else "none is asked for"
     rows = (
         ("base URL", status.url),
         ("models", models),
-        ("key", key),
+        ("key", _key(spec, keys=keys)),
         ("ask", f'tuneplex ask {status.base} "How are you?"'),
         ("stop", stop),
         *(("not loaded", f"{adapter.version.name}: {adapter.detail}") for adapter in status.adapters if adapter.detail),
@@ -173,3 +178,13 @@ def welcome(status: Status, spec: FleetSpec, elapsed_s: float, stop: str) -> She
         rows=tuple((Cell(name, "bold"), Cell(text)) for name, text in rows),
         flexible=frozenset({f"after {format_duration(elapsed_s)}"}),
     )
+
+
+def _key(spec: FleetSpec, *, keys: bool) -> str:
+    if spec.gateway.key_sha256:
+        return "the one of the fleet file, or a tenant's" if keys else "the one of the fleet file"
+    if keys:
+        return "a tenant's; see `tuneplex keys list`"
+    if spec.gateway.require_key:
+        return "needed, and there is none: `tuneplex keys create --tenant default` makes one"
+    return "none is asked for"

@@ -32,6 +32,8 @@ def show(state: StateDir, *, as_json: bool) -> int:
         terminal.json(msgspec.to_builtins(status))
     else:
         terminal.say(render.headline(status, time.time()))
+        for line, style in _notices(status):
+            terminal.say(line, style)
         terminal.gap()
         terminal.show(*_sheets(status))
     return 0 if status.ready else 1
@@ -82,7 +84,16 @@ def _picture(state: StateDir) -> RenderableType:
             raise
         return Text(f"{error}", style="yellow")
     tables = (part for sheet in _sheets(status) for part in (Text(), table(sheet)))
-    return Group(Text(render.headline(status, time.time()), style="bold"), *tables, Text("\nCtrl-C ends", style="dim"))
+    notices = (Text(line, style=style) for line, style in _notices(status))
+    return Group(
+        Text(render.headline(status, time.time()), style="bold"), *notices, *tables, Text("\nCtrl-C ends", style="dim")
+    )
+
+
+def _notices(status: Status) -> tuple[tuple[str, str], ...]:
+    """What is unusual about the fleet, a line each, with its style."""
+    store = ((status.store, "yellow"),) if status.store else ()
+    return (*((line, "") for line in render.reserved(status)), *store)
 
 
 def _sheets(status: Status) -> tuple[Sheet, ...]:

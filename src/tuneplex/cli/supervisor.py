@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tuneplex.app.state import StateDir
+from tuneplex.cli.terminal import Terminal
 from tuneplex.errors import EngineStartError, StateError
 from tuneplex.launchers.logfile import read_tail
 from tuneplex.types import FleetSpec
@@ -138,14 +139,18 @@ def started(state: StateDir, spec: FleetSpec) -> Iterator[ChildSupervisor]:
 
 
 def write(state: StateDir, spec: FleetSpec) -> None:
-    """Write the fleet into a state directory in which none runs.
+    """Write the fleet into a state directory in which none runs, and see that it can read its tenants and keys.
 
     Raises:
-        StateError: One does.
+        StateError: One does, or the store cannot be used.
     """
+    from tuneplex.app.store_ready import prepare_store  # noqa: PLC0415 - only a start pays for loading the database
+
     refuse_running(state, spec.name)
     state.create()
-    state.write_spec(spec)
+    state.write_spec(spec)  # first, so that `tuneplex store` finds the store that cannot be used
+    if words := prepare_store(state, spec):
+        Terminal.standard().warn(words)
 
 
 def refuse_running(state: StateDir, name: str) -> None:

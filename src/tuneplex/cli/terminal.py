@@ -71,7 +71,8 @@ def table(sheet: Sheet) -> RenderableType:
     shown = [at for at in range(len(sheet.columns)) if any(row[at].text for row in sheet.rows)]
     for column in (sheet.columns[at] for at in shown):
         side: JustifyMethod = "right" if column in sheet.right else "left"
-        drawn.add_column(column, justify=side, overflow="fold", no_wrap=column not in sheet.flexible)
+        rigid = column not in sheet.flexible
+        drawn.add_column(column, justify=side, overflow="fold", no_wrap=rigid, min_width=len(column))
     for row in sheet.rows:
         drawn.add_row(*(Text(row[at].text, style=row[at].style) for at in shown))
     return drawn

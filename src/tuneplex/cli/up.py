@@ -17,12 +17,12 @@ from tuneplex.cli.progress import shown
 from tuneplex.cli.render import welcome
 from tuneplex.cli.supervisor import ChildSupervisor
 from tuneplex.cli.terminal import Terminal
+from tuneplex.cli.times import seconds
 from tuneplex.cli.watch import Watch
-from tuneplex.errors import UserError
+from tuneplex.control.snapshot import read_snapshot
 from tuneplex.types import FleetSpec, Listen
-from tuneplex.units import parse_duration
 
-__all__ = ["Stopped", "down", "say_stopping", "seconds", "stopping", "up"]
+__all__ = ["Stopped", "down", "say_stopping", "stopping", "up"]
 
 
 class Stopped(BaseException):
@@ -51,18 +51,6 @@ def stopping() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def seconds(text: str, option: str) -> float:
-    """A duration from the command line.
-
-    Raises:
-        UserError: It is none.
-    """
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UserError(f"{option}: {error}") from None
 
 
 def up(fleet: Path, *, state_dir: Path | None, detach: bool, timeout: str) -> int:
@@ -106,7 +94,7 @@ def _attached(terminal: Terminal, state: StateDir, spec: FleetSpec, timeout_s: f
         watch = Watch(terminal, state, child.check)
         try:
             status = watch.until_ready(timeout_s)
-            terminal.show(welcome(status, spec, watch.elapsed_s, "Ctrl-C"))
+            terminal.show(welcome(status, spec, watch.elapsed_s, "Ctrl-C", keys=_has_keys(state)))
             watch.for_ever()
         except Stopped:
             say_stopping(terminal)
@@ -130,8 +118,14 @@ def _detached(terminal: Terminal, state: StateDir, spec: FleetSpec, timeout_s: f
     except BaseException:
         child.stop(supervisor.GRACE_S)
         raise
-    terminal.show(welcome(status, spec, watch.elapsed_s, "tuneplex down"))
+    terminal.show(welcome(status, spec, watch.elapsed_s, "tuneplex down", keys=_has_keys(state)))
     return 0
+
+
+def _has_keys(state: StateDir) -> bool:
+    """Whether tenants have ever been given keys, as far as control has written it down."""
+    access = read_snapshot(state.access_file)
+    return access is not None and access.required
 
 
 def down(state: StateDir, *, timeout: str) -> int:

@@ -1,6 +1,23 @@
 """The control loop: observe the replicas, decide what should change, act, and tell the gateways."""
 
-from tuneplex.control.admin import admin_app
-from tuneplex.control.controller import Controller
+from __future__ import annotations
 
-__all__ = ["Controller", "admin_app"]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tuneplex.control.admin import admin_app
+    from tuneplex.control.controller import Controller
+    from tuneplex.control.leasing import Leasing
+    from tuneplex.control.registry import Registry
+
+__all__ = ["Controller", "Leasing", "Registry", "admin_app"]
+
+_HOMES = {"Controller": "controller", "Leasing": "leasing", "Registry": "registry", "admin_app": "admin"}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name when it is asked for: the command line needs `bodies` alone, and should not pay for the rest."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,102 +1,135 @@
-"""The admin API, on a Unix socket that only this user can open."""
+"""The admin API: on a Unix socket that only this user can open, and by the gateways for keys that may."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
+from tuneplex import __version__
+from tuneplex.control.bodies import Amount, LimitUse
 from tuneplex.control.controller import Controller
+from tuneplex.control.identity_routes import identity_operations
+from tuneplex.control.leasing import Leasing
+from tuneplex.control.openapi import document
+from tuneplex.control.operations import LOCAL_ACTOR, Call, Conflict, Operation, Query, handlers, routes
+from tuneplex.control.registry import Registry
 from tuneplex.engines.driver import KINDS
-from tuneplex.errors import ApiError, BadRequest, MethodNotAllowed, NotFound, TuneplexError
+from tuneplex.errors import BadRequest, Forbidden
 from tuneplex.metrics import CONTENT_TYPE
 from tuneplex.policy.changes import changes
-from tuneplex.types import Change, FleetSpec
+from tuneplex.types import Change, FleetSpec, PoolSpec, Status
 
-__all__ = ["Conflict", "admin_app"]
-
-_METHOD_NOT_ALLOWED = 405
+__all__ = ["admin_app", "admin_operations"]
 
 
-class Conflict(ApiError):
-    """The fleet cannot come to this while it runs."""
-
-    status = 409
-    kind = "invalid_request_error"
-
-
-def admin_app(controller: Controller, save: Callable[[FleetSpec], None]) -> Starlette:
-    """The routes of the admin API.
-
-    ====================  =====================================================================================
-    `GET /status`         `types.Status`
-    `POST /apply`         a `FleetSpec` comes live; answers the list of `types.Change`. With `?dry_run=1` it only
-                          tells. If one change needs a restart of the fleet, nothing is changed at all (409).
-    `GET /metrics`        the gateways' numbers added up, and the engines' figures
-    ====================  =====================================================================================
+def admin_app(
+    controller: Controller, registry: Registry, leasing: Leasing, save: Callable[[FleetSpec], None]
+) -> Starlette:
+    """The admin API; `GET /openapi.json` describes it.
 
     Args:
-        controller: What the routes are about.
+        controller: What it tells of the fleet, and what it changes.
+        registry: Tenants and keys.
+        leasing: What is used of limits.
         save: Keeps an applied spec for the next start.
     """
+    app = Starlette(
+        routes=routes(admin_operations(controller, registry, leasing, save)),
+        exception_handlers=handlers(),
+    )
+    app.router.redirect_slashes = False  # behind a gateway the place would be another one: a wrong path is just wrong
+    return app
 
-    async def status(_request: Request) -> Response:
-        return _json(controller.status())
 
-    async def metrics(_request: Request) -> Response:
-        return Response(controller.metrics(), media_type=CONTENT_TYPE)
+def admin_operations(
+    controller: Controller, registry: Registry, leasing: Leasing, save: Callable[[FleetSpec], None]
+) -> tuple[Operation, ...]:
+    """All operations of the admin API; see `admin_app` for the arguments."""
 
-    async def apply(request: Request) -> Response:
-        spec = _spec(await request.body(), controller.launcher_names)
+    async def limits(_call: Call) -> tuple[LimitUse, ...]:
+        return leasing.uses()
+
+    operations = (
+        *_fleet_operations(controller, registry, save),
+        *identity_operations(registry),
+        Operation("GET", "/limits", "listLimits", "All tenants, keys and models that have limits, and what they have "
+                  "used of them.", limits, answer=tuple[LimitUse, ...], errors=(400,)),
+    )  # fmt: skip
+
+    async def described(_call: Call) -> dict[str, Any]:
+        return document((*operations, itself), __version__)
+
+    itself = Operation(
+        "GET", "/openapi.json", "describe", "This document.", described, answer=dict[str, Any], errors=(400,)
+    )
+    return (*operations, itself)
+
+
+def _fleet_operations(
+    controller: Controller, registry: Registry, save: Callable[[FleetSpec], None]
+) -> tuple[Operation, ...]:
+    async def status(_call: Call) -> Status:
+        return msgspec.structs.replace(controller.status(), store=registry.trouble(time.time()))
+
+    async def metrics(_call: Call) -> bytes:
+        return controller.metrics()
+
+    async def apply(call: Call) -> tuple[Change, ...]:
+        spec: FleetSpec = call.body
+        _check(spec, controller.launcher_names)
+        if call.actor != LOCAL_ACTOR:
+            _refuse_programs(controller.spec, spec)
         found = changes(controller.spec, spec)
-        if not request.query_params.get("dry_run"):
+        if not call.flag("dry_run"):
             _refuse_restarts(found)
             save(spec)
             controller.apply(spec)
-        return _json(found)
+        return found
 
-    routes = [
-        Route("/status", status),
-        Route("/metrics", metrics),
-        Route("/apply", apply, methods=["POST"]),
-    ]
-    return Starlette(routes=routes, exception_handlers={ApiError: _api_error, HTTPException: _http_error})
+    dry_run = Query("dry_run", "1: only tell what would change.", flag=True)
+    return (
+        Operation("GET", "/status", "getStatus", "What the fleet looks like now.", status, answer=Status,
+                  errors=(400,)),
+        Operation("GET", "/metrics", "getMetrics", "The gateways' numbers added up, and the engines' figures, for "
+                  "Prometheus.", metrics, errors=(400,), media=CONTENT_TYPE),
+        Operation("POST", "/apply", "apply", "Bring the fleet to this description. If one difference needs a restart "
+                  "of the fleet, nothing is changed at all. A key cannot change which programs run, nor how.", apply,
+                  body=FleetSpec, answer=tuple[Change, ...],
+                  errors=(400, 403, 409), query=(dry_run,)),
+    )  # fmt: skip
 
 
-def _spec(body: bytes, launchers: Collection[str]) -> FleetSpec:
-    try:
-        spec = msgspec.json.decode(body, type=FleetSpec)
-    except msgspec.MsgspecError as error:
-        raise BadRequest(f"this is not a fleet: {error}") from error
-    for pool in spec.pools:
+def _check(spec: FleetSpec, launchers: Collection[str]) -> None:
+    for at, pool in enumerate(spec.pools):
         if pool.engine not in KINDS or pool.launcher not in launchers:
-            raise BadRequest(f"pool {pool.name}: no engine {pool.engine} by the launcher {pool.launcher} here")
-    return spec
+            words = f"pool {pool.name}: no engine {pool.engine} by the launcher {pool.launcher} here"
+            raise BadRequest(words, param=f"pools[{at}]")
+    for name, limits in spec.limits.items():
+        try:
+            msgspec.convert(msgspec.structs.asdict(limits), dict[str, Amount | None])
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"the limits of model {name} are none: {error}", param=f"limits.{name}") from error
+
+
+def _refuse_programs(old: FleetSpec, new: FleetSpec) -> None:
+    """A key that administers a fleet must not become a way to run programs on its machine, or to lead prompts away."""
+    before = {pool.name: pool for pool in old.pools}
+    for at, pool in enumerate(new.pools):
+        known = before.get(pool.name)
+        if known is None or _program(known) != _program(pool):
+            words = f"pool {pool.name}: what its engines are can only be changed on the machine itself"
+            raise Forbidden(words, param=f"pools[{at}]", code="only_on_the_machine")
+
+
+def _program(pool: PoolSpec) -> tuple[object, ...]:
+    return pool.launcher, pool.engine, pool.python, pool.engine_args, pool.env, pool.urls, pool.secret
 
 
 def _refuse_restarts(found: tuple[Change, ...]) -> None:
     stuck = [f"{change.what} ({change.detail})" for change in found if change.how == "restart"]
     if stuck:
         raise Conflict(f"needs tuneplex down and tuneplex up: {', '.join(stuck)}; nothing was changed")
-
-
-def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
-
-
-async def _api_error(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, ApiError):
-        raise TuneplexError("only errors of the API come here") from error
-    return Response(error.body(), status_code=error.status, media_type="application/json")
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    what = f"{request.method} {request.url.path}"
-    shown = MethodNotAllowed(f"not {what}") if status == _METHOD_NOT_ALLOWED else NotFound(f"there is no {what}")
-    return await _api_error(request, shown)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -23,11 +24,22 @@ from tuneplex.feed import Publisher
 from tuneplex.launchers.launcher import Launched, Launcher, Order
 from tuneplex.types import FleetSpec, FleetView, GatewayReport, ReplicaState, Status
 
-__all__ = ["Controller"]
+__all__ = ["Controller", "Follower"]
 
 _PAUSE_S = 1.0
 _FIRST_LOOK_S = 30.0
+_FIRST_SHARES_S = 8.0
 _RETRY_LAUNCH_S = 5.0
+
+
+class Follower(Protocol):
+    """Somebody else whom the gateways' reports concern."""
+
+    def heard(self, report: GatewayReport) -> None:
+        """Take in a report."""
+
+    async def settled(self) -> None:
+        """Return once gateways know of it what they should know before they serve."""
 
 
 class Controller:
@@ -72,11 +84,16 @@ class Controller:
         self._since: dict[str, tuple[ReplicaState, float]] = {}
         self._troubles: dict[str, tuple[float, str]] = {}
         self._ended = GatewayReport(gateway=-1, pid=0, generation=0)
+        self._followers: list[Follower] = []
 
     @property
     def launcher_names(self) -> frozenset[str]:
         """What a pool's `launcher` can be here."""
         return frozenset(self._launchers)
+
+    def follow(self, follower: Follower) -> None:
+        """From now on tell this one of every report, and let it settle before gateways are told of the fleet."""
+        self._followers.append(follower)
 
     async def run(self) -> None:
         """Observe, decide and act until cancelled; the engines go on."""
@@ -158,6 +175,9 @@ class Controller:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_LOOK_S):
                 await asyncio.gather(*looks)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_SHARES_S):
+                await asyncio.gather(*(follower.settled() for follower in self._followers))
 
     async def _step(self) -> None:
         self._sync_watches()
@@ -283,8 +303,9 @@ class Controller:
             self._wake.set()
 
     def _on_report(self, report: GatewayReport) -> None:
-        """A report matters at once only while something waits for gateways to let go of a replica."""
-        del report
+        """For control a report matters at once only while something waits for gateways to let go of a replica."""
+        for follower in self._followers:
+            follower.heard(report)
         if any(watch.draining_since is not None for watch, _task in self._watches.values()):
             self._wake.set()
 

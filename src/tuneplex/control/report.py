@@ -108,6 +108,7 @@ def _replica(situation: Situation, replica: Seen, since: Mapping[str, float]) ->
         kv_use=figures.kv_use,
         residency=replica.residency if replica.alive else None,
         notice=_notice(situation, replica),
+        tenants=next((pool.tenants for pool in situation.spec.pools if pool.name == record.pool), ()),
     )
 
 
@@ -149,7 +150,7 @@ def _not_launched(situation: Situation, pool: PoolSpec, troubles: Mapping[str, s
     names = [name for name in (f"{pool.name}-{i}" for i in range(len(taken) + len(missing))) if name not in taken]
     detail = troubles.get(pool.name, "")
     return [
-        ReplicaStatus(name, pool.name, ReplicaState.REQUESTED, detail=detail)
+        ReplicaStatus(name, pool.name, ReplicaState.REQUESTED, detail=detail, tenants=pool.tenants)
         for name, _wish in zip(names, missing, strict=False)
     ]
 

@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from tuneplex.control.adapters import Use, in_use, uses
 from tuneplex.control.seen import Limits, Seen
+from tuneplex.identity import Limits as Allowance
 from tuneplex.types import FleetSpec, FleetView, Model, Replica
 
 __all__ = ["fleet_view", "unmentioned"]
+
+_NO_TENANT = frozenset({""})  # no tenant is called so
+_NO_LIMITS = Allowance()
 
 
 def fleet_view(
@@ -16,14 +20,19 @@ def fleet_view(
 ) -> FleetView:
     """The fleet as gateways should see it: every model of the fleet, and what each replica can really answer now."""
     used = in_use(spec, seen)
-    base = Model(spec.base.name, spec.base.name, created=created)
-    adapters = (Model(name, use.version, parent=spec.base.name, created=created) for name, use in used.items())
+    allowed = spec.limits
+    base = Model(spec.base.name, spec.base.name, created=created, limits=allowed.get(spec.base.name, _NO_LIMITS))
+    adapters = (
+        Model(name, use.version, parent=base.name, created=created, limits=allowed.get(name, _NO_LIMITS))
+        for name, use in used.items()
+    )
     return FleetView(
         generation=generation,
         models={model.name: model for model in (base, *adapters)},
         aliases=spec.aliases,
         replicas=tuple(_replica(spec, replica, used, now, limits) for replica in seen if replica.alive),
         settings=spec.gateway,
+        gateways=spec.listen.gateways,
     )
 
 
@@ -45,7 +54,13 @@ def _replica(spec: FleetSpec, replica: Seen, used: Mapping[str, Use], now: float
         state=replica.state(now, limits),
         serves=_serves(spec, replica, used),
         routes=replica.routes,
+        tenants=_tenants(spec, record.pool),
     )
+
+
+def _tenants(spec: FleetSpec, pool: str) -> frozenset[str]:
+    """Who a pool is reserved for. A replica whose pool has just gone is for nobody: it may have been reserved."""
+    return next((frozenset(known.tenants) for known in spec.pools if known.name == pool), _NO_TENANT)
 
 
 def _serves(spec: FleetSpec, replica: Seen, used: Mapping[str, Use]) -> dict[str, str]:

@@ -68,6 +68,6 @@ def local_peers(spec: FleetSpec) -> int:
 
 
 def _settings(pool: PoolSpec, base: Base, url: str) -> str:
-    """A digest; how many replicas a pool has makes no difference to each of them."""
-    one = msgspec.structs.replace(pool, replicas=1, urls=())
+    """A digest; how many replicas a pool has, and for whom, makes no difference to each of them."""
+    one = msgspec.structs.replace(pool, replicas=1, urls=(), tenants=())
     return hashlib.sha256(msgspec.json.encode((one, base.name, base.path, url))).hexdigest()[:16]

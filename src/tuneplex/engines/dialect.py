@@ -18,19 +18,26 @@ class Dialect(Protocol):
 
     Attributes:
         error_mark: Bytes that only an event which reports an error can contain.
+        takes_options: Whether the engine can be asked for a stream's usage; None if it has to be tried.
     """
 
     error_mark: bytes
+    takes_options: bool | None
 
     def path(self, route: Route) -> str:
         """The request path of a route."""
 
-    def encode(self, fields: dict[str, msgspec.Raw], *, name: str) -> bytes:
+    def encode(self, fields: dict[str, msgspec.Raw], *, name: str, salt: str) -> bytes:
         """The request body as the engine wants it.
 
         Args:
             fields: As the client sent them.
             name: The engine's own name for what is to answer.
+            salt: Keeps the prompt apart from other tenants' in the engine's prefix cache, if it can do that; empty
+                when there is nothing to keep apart.
+
+        Raises:
+            BadRequest: One of the fields that have to be read is wrong.
         """
 
     def renamer(self, *, name: str, shown: str) -> Renamer:

@@ -6,7 +6,7 @@ import msgspec
 
 from tuneplex.errors import ApiError, EngineRefused, Unavailable, UpstreamError
 
-__all__ = ["engine_error", "stream_error", "with_model"]
+__all__ = ["engine_error", "stream_error", "with_fields"]
 
 _TEXT_LIMIT = 2000
 
@@ -25,13 +25,13 @@ _object = msgspec.json.Decoder(dict[str, object])
 # --- requests
 
 
-def with_model(fields: dict[str, msgspec.Raw], name: str) -> bytes:
-    """The JSON object with these fields, but with `model` set to `name`.
+def with_fields(fields: dict[str, msgspec.Raw], **new: str) -> bytes:
+    """The JSON object with these fields, of which some are set to other values.
 
-    The other fields are copied as they came. A name that was repeated or spelt unusually is gone for good, so the
+    The other fields are copied as they came. A field that was repeated or spelt unusually is gone for good, so the
     model that was checked is the only one that the engine can find.
     """
-    return msgspec.json.encode({**fields, "model": msgspec.Raw(msgspec.json.encode(name))})
+    return msgspec.json.encode({**fields, **new})
 
 
 # --- errors

@@ -1,4 +1,4 @@
-"""The channel between control and the gateways: views of the fleet go down, reports come up."""
+"""The channel between control and the gateways: what gateways must know goes down, reports come up."""
 
 from tuneplex.feed.publisher import Publisher
 from tuneplex.feed.subscriber import Subscriber

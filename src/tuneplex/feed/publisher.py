@@ -12,16 +12,17 @@ import msgspec
 
 from tuneplex.feed.frames import FrameError, pack, read_frame
 from tuneplex.feed.sockets import private_socket
-from tuneplex.types import FleetView, GatewayReport
+from tuneplex.identity import Access
+from tuneplex.types import FleetView, GatewayReport, Leases
 
 __all__ = ["Publisher"]
 
 
 class Publisher:
-    """Sends the latest view to every gateway, and holds the latest report of each.
+    """Sends the latest value of each kind to every gateway, and holds the latest report of each.
 
-    A gateway that reads slowly gets the views it missed replaced by the latest one, not queued. Until the first
-    `publish` nothing is sent: a control that has just started knows less than the gateways do.
+    A gateway that reads slowly gets the values it missed replaced by the latest ones, not queued. Until the first
+    `publish` of a kind nothing of that kind is sent: a control that has just started knows less than the gateways do.
 
     Args:
         on_report: Called with every report.
@@ -35,7 +36,7 @@ class Publisher:
     ) -> None:
         self._on_report = on_report
         self._on_gone = on_gone
-        self._frame: bytes | None = None
+        self._frames: dict[type, tuple[int, bytes]] = {}
         self._published = asyncio.Condition()
         self._version = 0
         self._reports: dict[asyncio.StreamWriter, GatewayReport | None] = {}
@@ -50,11 +51,12 @@ class Publisher:
         """How many gateways are connected, whether they have reported or not."""
         return len(self._reports)
 
-    async def publish(self, view: FleetView) -> None:
-        """Make this the view that gateways should have; does not wait until they do."""
+    async def publish(self, value: FleetView | Access | Leases) -> None:
+        """Make this what gateways should have, instead of the last of its kind; does not wait until they have it."""
         async with self._published:
-            self._frame = pack(view)
             self._version += 1
+            self._frames.pop(type(value), None)  # so that the values stand in the order in which they were published
+            self._frames[type(value)] = (self._version, pack(value))
             self._published.notify_all()
 
     @contextlib.asynccontextmanager
@@ -94,8 +96,9 @@ class Publisher:
             while True:
                 async with self._published:
                     await self._published.wait_for(lambda seen=sent: self._version > seen)  # type: ignore[misc]
-                    sent, frame = self._version, self._frame
+                    news = [frame for version, frame in self._frames.values() if version > sent]
+                    sent = self._version
                 if writer.is_closing():
                     return
-                writer.write(frame or b"")
+                writer.writelines(news)
                 await writer.drain()

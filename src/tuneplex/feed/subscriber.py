@@ -11,20 +11,25 @@ from pathlib import Path
 import msgspec
 
 from tuneplex.feed.frames import FrameError, pack, read_frame
-from tuneplex.types import FleetView, GatewayReport
+from tuneplex.identity import Access
+from tuneplex.types import FleetView, GatewayReport, Leases
 
 __all__ = ["Subscriber"]
+
+_Value = FleetView | Access | Leases
 
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 1.0
 
 
 class Subscriber:
-    """Takes in views and sends reports. While control is away, the gateway works on with the last view.
+    """Takes in what control publishes, sends reports. While it is away, the gateway works on with the last of each.
 
     Args:
         path: Control's socket.
         on_view: Called with every view.
+        on_access: Called with everything there is to know of keys, whenever it changed.
+        on_leases: Called with the shares of limits, whenever they changed.
         report: Asked for what to send, every `interval_s`.
         interval_s: Seconds between reports.
     """
@@ -34,11 +39,15 @@ class Subscriber:
         path: Path,
         *,
         on_view: Callable[[FleetView], None],
+        on_access: Callable[[Access], None],
+        on_leases: Callable[[Leases], None] = lambda _leases: None,
         report: Callable[[], GatewayReport],
         interval_s: float = 1.0,
     ) -> None:
         self._path = path
         self._on_view = on_view
+        self._on_access = on_access
+        self._on_leases = on_leases
         self._report = report
         self._interval_s = interval_s
 
@@ -52,25 +61,37 @@ class Subscriber:
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _LONGEST_DELAY_S)
                 continue
-            delay = _FIRST_DELAY_S
-            await self._converse(reader, writer)
+            understood = await self._converse(reader, writer)
+            # Who does not speak as we do, as a control of another version, will not be understood any better at once.
+            delay = _FIRST_DELAY_S if understood else _LONGEST_DELAY_S
+            await asyncio.sleep(delay)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Take values in until the other side is gone; whether all of them were understood."""
         reporting = asyncio.create_task(self._send_reports(writer))
         try:
-            await self._take_views(reader)
+            await self._take_values(reader)
         except FrameError as error:
-            logging.getLogger(__name__).warning("control sent no view: %s", error)
+            logging.getLogger(__name__).warning("control sent what is no value of the feed: %s", error)
+            return False
+        else:
+            return True
         finally:
             reporting.cancel()
             if not writer.is_closing():  # uvloop refuses to write where the other side has gone
                 writer.write(pack(self._report()))
                 writer.close()
 
-    async def _take_views(self, reader: asyncio.StreamReader) -> None:
-        decoder = msgspec.msgpack.Decoder(FleetView)
-        while (view := await read_frame(reader, decoder)) is not None:
-            self._on_view(view)
+    async def _take_values(self, reader: asyncio.StreamReader) -> None:
+        decoder: msgspec.msgpack.Decoder[_Value] = msgspec.msgpack.Decoder(_Value)
+        while (value := await read_frame(reader, decoder)) is not None:
+            match value:
+                case FleetView():
+                    self._on_view(value)
+                case Access():
+                    self._on_access(value)
+                case Leases():
+                    self._on_leases(value)
 
     async def _send_reports(self, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):

@@ -13,17 +13,19 @@ from pydantic import SecretStr
 
 from tuneplex.fleetfile.places import KeyPath
 from tuneplex.fleetfile.ranks import MAX_LORA_RANKS
-from tuneplex.fleetfile.schema import EngineSection, FleetFile, GatewaySection, PoolSection
+from tuneplex.fleetfile.schema import EngineSection, FleetFile, GatewaySection, PoolSection, StoreSection
 from tuneplex.fleetfile.sources import is_hub_name, parse_source
 
-__all__ = ["LOCAL_ONLY", "check", "is_loopback", "is_token"]
+__all__ = ["LOCAL_ONLY", "STORE_HINT", "check", "is_loopback", "is_token", "store_problem"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*(?:/[A-Za-z0-9][A-Za-z0-9._:-]*)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ORIGIN = re.compile(r"\*|https?://[A-Za-z0-9.-]+(?::[0-9]{1,5})?|https?://\[[0-9a-fA-F:]+\](?::[0-9]{1,5})?")
+_TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _NAME_HINT = "use letters, digits, '.', '_' and '-', beginning with a letter or digit"
 _MAX_NAME = 200
+STORE_HINT = "write postgresql://USER@HOST/DATABASE; without the key 'store' it is a file in the state directory"
 # Set by tuneplex itself -> the key of the fleet file that decides it, if there is one.
 _OWN_FLAGS = {
     "model": "base",
@@ -78,6 +80,7 @@ class _Checker:
             self._pool(("pools", name), pool)
         self._engine(("engine", "python"), self.file.engine)
         self._gateway(self.file.gateway)
+        self._store(self.file.store)
 
     def _names(self) -> None:
         if self.file.name is not None:
@@ -152,6 +155,7 @@ class _Checker:
         self._pool_urls(path, pool)
         self._secret(path, pool.key, pool.key_env)
         self._pool_loras(path, pool)
+        self._pool_tenants(path, pool)
         for index, argument in enumerate(pool.engine_args):
             self._engine_argument((*path, "engine_args", index), argument)
         for variable, value in pool.env.items():
@@ -192,6 +196,15 @@ class _Checker:
             raise self.places.error(
                 (*path, "max_cpu_loras"), f"should be at least max_loras, which is {pool.max_loras}"
             )
+
+    def _pool_tenants(self, path: KeyPath, pool: PoolSection) -> None:
+        for index, tenant in enumerate(pool.tenants):
+            place: KeyPath = (*path, "tenants", index)
+            if not _TENANT.fullmatch(tenant):
+                hint = "tenants have lower-case letters, digits, '.', '_' and '-'"
+                raise self.places.error(place, "cannot be a tenant", hint=hint)
+            if tenant in pool.tenants[:index]:
+                raise self.places.error(place, "is given twice")
 
     def _engine_argument(self, path: KeyPath, argument: str) -> None:
         flag = argument.partition("=")[0].lstrip("-").replace("_", "-")
@@ -236,6 +249,15 @@ class _Checker:
                     ("gateway", "cors", index), "is not an origin", hint="write for instance https://app.example.com"
                 )
 
+    def _store(self, store: StoreSection) -> None:
+        """Never shows a value: a URL may hold a password, and may stand where its variable's name belongs."""
+        if store.url is not None and store.url_env is not None:
+            raise self.places.error(("store", "url_env"), "'url' and 'url_env' are both given", hint="keep one of them")
+        if store.url is not None and (problem := store_problem(store.url.get_secret_value())):
+            raise self.places.error(("store", "url"), problem, hint=STORE_HINT)
+        if store.url_env is not None and not _VARIABLE.fullmatch(store.url_env):
+            raise self.places.error(("store", "url_env"), "should be the name of an environment variable")
+
 
 def _exists(path: Path) -> bool:
     try:
@@ -247,6 +269,19 @@ def _exists(path: Path) -> bool:
 def is_token(key: str) -> bool:
     """Whether a key can travel as a bearer token."""
     return bool(key) and all("!" <= char <= "~" for char in key)
+
+
+def store_problem(url: str) -> str:
+    """Why a URL cannot be a store's, or an empty string; the URL itself may hold a password."""
+    if not url.startswith("postgresql://") or not is_token(url):
+        return "should be the URL of a PostgreSQL database"
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - reading it checks it
+    except ValueError:
+        return "is not a URL"
+    # SQLAlchemy would take what follows the first one for the host, and show that part of the password in messages.
+    return "has an '@' in its password, which is written %40" if parts.netloc.count("@") > 1 else ""
 
 
 def _url_problem(url: str) -> str:

@@ -32,13 +32,14 @@ _FORMATS: Mapping[str, Callable[[int], str]] = {
 DERIVED = {
     "name": "the name of the fleet file's directory",
     "base.name": "from base.source",
-    "adapters.pool": "the pool with the smallest max_lora_rank that fits",
+    "adapters.pool": "the pool with the smallest max_lora_rank that fits and is not reserved",
     "pools.max_loras": "one for each adapter, at most 4",
     "pools.max_cpu_loras": "room for every adapter of the pool",
     "pools.max_lora_rank": "the smallest that fits the pool's adapters",
     "pools.max_model_len": "the engine decides",
     "pools.kv_cache": "the engine decides; 1 GiB on the CPU",
     "gateway.key": f"the environment variable {API_KEY_VARIABLE}",
+    "store.url": "a file in the state directory",
     "engine.python": "the environment that 'tuneplex engine install' makes",
 }
 
@@ -82,6 +83,8 @@ def _resolved(spec: FleetSpec) -> dict[KeyPath, str]:
             values["engine", "python"] = pool.python
     if spec.gateway.key_sha256:
         values["gateway", "key"] = MASK
+    if spec.store:
+        values["store", "url"] = MASK
     return values
 
 
@@ -120,6 +123,8 @@ class _Explanation:
             return Setting(key_text(path), text, f"{self._file_name}:{line}")
         if path == ("gateway", "key"):
             return self._gateway_key()
+        if path == ("store", "url") and self._places.line(("store", "url_env")) is not None:
+            return Setting("store.url", self._resolved.get(path, _NONE), "derived: from store.url_env")
         why = DERIVED.get(_kind(path))
         return Setting(key_text(path), self._resolved.get(path, text), f"derived: {why}" if why else "default")
 

@@ -19,8 +19,9 @@ _FLAG_HINT = "write FLAG: value, FLAG: true, or a list of strings as on the comm
 def expand(document: Value, places: Places) -> tuple[dict[str, Value], Places]:
     """The document in its long form, and where its keys stand.
 
-    `base: X` becomes `base: {source: X}`, the same for each adapter; a list of adapters becomes a mapping; one origin
-    becomes a list; `engine_args` becomes the list of arguments. A key without a value counts as not given.
+    `base: X` becomes `base: {source: X}`, the same for each adapter; `store: X` becomes `store: {url: X}`; a list of
+    adapters becomes a mapping; one origin becomes a list; `engine_args` becomes the list of arguments. A key without a
+    value counts as not given.
 
     Raises:
         FleetFileError: A list has an adapter without a name or the same name twice, or an engine argument is odd.
@@ -32,6 +33,7 @@ def expand(document: Value, places: Places) -> tuple[dict[str, Value], Places]:
     long.adapters()
     long.pools()
     long.gateway()
+    long.store()
     return long.values, places.moved(long.moves).copied(long.copies)
 
 
@@ -116,6 +118,14 @@ class _Long:
             if isinstance(part := gateway.get(section), dict):
                 gateway[section] = _given(part)
         self.values["gateway"] = gateway
+
+    def store(self) -> None:
+        store = self.values.get("store")
+        if isinstance(store, str):
+            self.values["store"] = {"url": store}
+            self.copies["store",] = ("store", "url")
+        elif isinstance(store, dict):
+            self.values["store"] = _given(store)
 
 
 def _given(section: dict[str, Value]) -> dict[str, Value]:

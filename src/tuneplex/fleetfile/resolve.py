@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 from pydantic import SecretStr
 
-from tuneplex.fleetfile.checks import is_loopback, is_token
+from tuneplex.fleetfile.checks import STORE_HINT, is_loopback, is_token, store_problem
 from tuneplex.fleetfile.places import KeyPath
 from tuneplex.fleetfile.ranks import MAX_LORA_RANKS, smallest_max_rank
 from tuneplex.fleetfile.schema import FleetFile, PoolSection
+from tuneplex.identity import Limits
 from tuneplex.types import AdapterVersion, Base, FleetSpec, GatewaySettings, Listen, PoolSpec, Timeouts
 
 __all__ = ["API_KEY_VARIABLE", "DEFAULT_POOL", "resolve"]
 
 API_KEY_VARIABLE = "TUNEPLEX_API_KEY"
+_TENANTS_KEY = re.compile(r"tpx-[a-z0-9]{12}-[A-Za-z0-9]{43}")
 DEFAULT_POOL = "default"
 _MAX_LORAS = 4
 _LEAST_CPU_LORAS = 8
@@ -39,12 +42,12 @@ def resolve(
         base: What `base.source` turned out to be.
         adapters: One version for each adapter of the file; their `pool` is chosen here.
         python: The engine's interpreter, unless the file names one.
-        env: Where `key_env` and `TUNEPLEX_API_KEY` are looked up.
+        env: Where `key_env`, `url_env` and `TUNEPLEX_API_KEY` are looked up.
         running: What runs now, if anything: settings that the file leaves open stay as they run while they
             suffice, so that one more adapter does not restart engines.
 
     Raises:
-        FleetFileError: An adapter fits in no pool, or a key is missing.
+        FleetFileError: An adapter fits in no pool, or a key or the store's URL is missing.
         ValueError: `adapters` are not those of the file.
     """
     if sorted(version.name for version in adapters) != sorted(file.adapters):
@@ -60,7 +63,16 @@ def resolve(
         pools=tuple(_pool_spec(file, pool, python, env, before.get(pool.name)) for pool in pools),
         listen=_listen(file),
         gateway=_gateway(file, env),
+        store=_store(file, env),
+        limits=_limits(file, base),
     )
+
+
+def _limits(file: FleetFile, base: Base) -> dict[str, Limits]:
+    """Of the models that have any, by name."""
+    sections = {base.name: file.base.limits, **{name: adapter.limits for name, adapter in file.adapters.items()}}
+    found = {name: Limits(**section.model_dump()) for name, section in sections.items() if section is not None}
+    return {name: limits for name, limits in found.items() if limits != Limits()}
 
 
 @dataclass
@@ -83,7 +95,10 @@ class _Pool:
 
 
 def _assign(file: FleetFile, adapters: Sequence[AdapterVersion]) -> list[_Pool]:
-    """Adapters that name a pool go there; each other one goes to the pool with the smallest rank that fits."""
+    """Adapters that name a pool go there; each other one goes to the pool with the smallest rank that fits.
+
+    A reserved pool takes those alone that name it, as long as there is another: only its tenants could call them.
+    """
     sections = file.pools or {DEFAULT_POOL: PoolSection()}
     pools = {name: _Pool(name, section) for name, section in sections.items()}
     for version in adapters:
@@ -92,8 +107,9 @@ def _assign(file: FleetFile, adapters: Sequence[AdapterVersion]) -> list[_Pool]:
             _check_fits(file, version, pools[pool])
             pools[pool].members.append(version)
     open_ones = [version for version in adapters if file.adapters[version.name].pool is None]
+    shared = [pool for pool in pools.values() if not pool.section.tenants] or list(pools.values())
     for version in sorted(open_ones, key=lambda version: -version.rank):
-        _choose(file, version, list(pools.values())).members.append(version)
+        _choose(file, version, shared).members.append(version)
     return list(pools.values())
 
 
@@ -152,6 +168,7 @@ def _pool_spec(file: FleetFile, pool: _Pool, python: str, env: Mapping[str, str]
         kv_cache_bytes=section.kv_cache,
         engine_args=tuple(section.engine_args),
         env=dict(section.env),
+        tenants=tuple(section.tenants),
     )
 
 
@@ -202,20 +219,38 @@ def _listen(file: FleetFile) -> Listen:
 def _gateway(file: FleetFile, env: Mapping[str, str]) -> GatewaySettings:
     gateway = file.gateway
     key = _secret(file, ("gateway",), gateway.key, gateway.key_env, env) or _general_key(file, env)
-    if key is None and not is_loopback(gateway.host):
-        hint = f"set gateway.key_env, gateway.key or the environment variable {API_KEY_VARIABLE}"
+    if key is None and not gateway.require_key and not is_loopback(gateway.host):
+        hint = f"set gateway.require_key, gateway.key_env, gateway.key or the environment variable {API_KEY_VARIABLE}"
         raise file.places.error(("gateway", "host"), f"{gateway.host} is open to others, without a key", hint=hint)
     timeouts = gateway.timeouts
     return GatewaySettings(
         key_sha256=hashlib.sha256(key.encode()).hexdigest() if key else None,
+        require_key=gateway.require_key,
         cors_origins=tuple(gateway.cors),
         max_body=gateway.max_body,
         timeouts=Timeouts(timeouts.connect, timeouts.first_byte, timeouts.between_chunks),
     )
 
 
+def _store(file: FleetFile, env: Mapping[str, str]) -> str:
+    store = file.store
+    if store.url_env is None:
+        return store.url.get_secret_value() if store.url else ""
+    url = env.get(store.url_env, "").strip()
+    if problem := store_problem(url) if url else "is not set":
+        name = store.url_env if store.url_env.isupper() else "that it names"
+        hint = STORE_HINT if url else ""
+        raise file.places.error(("store", "url_env"), f"the environment variable {name} {problem}", hint=hint)
+    return url
+
+
 def _general_key(file: FleetFile, env: Mapping[str, str]) -> str | None:
+    """The key in the environment, unless it is a tenant's.
+
+    People keep theirs in the same variable for `tuneplex ask`. As the fleet's own key it could do everything, and
+    would go on after it was revoked.
+    """
     key = env.get(API_KEY_VARIABLE, "").strip()
     if key and not is_token(key):
         raise file.places.error((), f"{API_KEY_VARIABLE} holds characters that a key cannot have")
-    return key or None
+    return None if _TENANTS_KEY.fullmatch(key) else key or None

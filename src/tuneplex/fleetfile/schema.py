@@ -16,8 +16,10 @@ __all__ = [
     "EngineSection",
     "FleetFile",
     "GatewaySection",
+    "LimitsSection",
     "PoolSection",
     "Section",
+    "StoreSection",
     "TimeoutsSection",
     "TlsSection",
 ]
@@ -33,6 +35,7 @@ def _duration(value: Any) -> Any:  # noqa: ANN401 - the same
 
 Size = Annotated[int, BeforeValidator(_size), Field(gt=0, le=2**60)]
 Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0, le=30 * 86400)]
+Amount = Annotated[int, Field(ge=1, le=10**15)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 
 
@@ -40,6 +43,19 @@ class Section(BaseModel):
     """Part of a fleet file: unknown keys and other types are refused, values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+
+class LimitsSection(Section):
+    """How much all callers of a model together may ask for, over all gateways."""
+
+    requests_per_minute: Amount | None = Field(default=None, description="Requests in any 60 seconds.")
+    tokens_per_minute: Amount | None = Field(
+        default=None, description="Tokens of prompts and completions in any 60 seconds."
+    )
+    tokens_per_day: Amount | None = Field(
+        default=None, description="Tokens of prompts and completions in a day of UTC."
+    )
+    concurrent: Amount | None = Field(default=None, description="Requests under way at a time.")
 
 
 class BaseSection(Section):
@@ -51,6 +67,7 @@ class BaseSection(Section):
         " Needed unless every pool is external.",
     )
     name: str | None = Field(default=None, description="What clients say in `model`.")
+    limits: LimitsSection | None = Field(default=None, description="How much may be asked of it, by all callers.")
 
 
 class AdapterSection(Section):
@@ -58,6 +75,7 @@ class AdapterSection(Section):
 
     source: str = Field(description="A directory (relative to the fleet file) or `hf:ORG/NAME[@REVISION]`.")
     pool: str | None = Field(default=None, description="The pool that serves it.")
+    limits: LimitsSection | None = Field(default=None, description="How much may be asked of it, by all callers.")
 
 
 class PoolSection(Section):
@@ -103,6 +121,7 @@ class PoolSection(Section):
         repr=False,
     )
     env: dict[str, str] = Field(default={}, description="Further environment variables for the engine.", repr=False)
+    tenants: list[str] = Field(default=[], description="Reserves the pool: only these tenants' requests go there.")
 
 
 class EngineSection(Section):
@@ -141,6 +160,9 @@ class GatewaySection(Section):
     key_env: str | None = Field(
         default=None, description="The environment variable that holds this key, instead of `key`."
     )
+    require_key: bool = Field(
+        default=False, description="Serve nobody without a key, even before `tuneplex keys create` made one."
+    )
     tls: TlsSection | None = Field(default=None, description="Certificate and key files.")
     insecure: bool = Field(
         default=False,
@@ -149,6 +171,17 @@ class GatewaySection(Section):
     cors: list[str] = Field(default=[], description="Origins that browsers may call from; `*` allows any.")
     max_body: Size = Field(default=16 * 1024 * 1024, description="Largest request body, for instance `16MiB`.")
     timeouts: TimeoutsSection = Field(default=TimeoutsSection(), description="Towards engines.")
+
+
+class StoreSection(Section):
+    """The database of tenants and keys. `store: URL` is short for `store: {url: URL}`."""
+
+    url: SecretStr | None = Field(
+        default=None, description="A PostgreSQL database: `postgresql://USER:PASSWORD@HOST/DATABASE`."
+    )
+    url_env: str | None = Field(
+        default=None, description="The environment variable that holds this URL, instead of `url`."
+    )
 
 
 class FleetFile(Section):
@@ -163,6 +196,7 @@ class FleetFile(Section):
     pools: dict[str, PoolSection] = Field(default={}, description="Groups of engines, by name.")
     engine: EngineSection = Field(default=EngineSection(), description="The software that local pools run.")
     gateway: GatewaySection = Field(default=GatewaySection(), description="Where and how clients are served.")
+    store: StoreSection = Field(default=StoreSection(), description="The database of tenants and keys.")
 
     _path: Path = PrivateAttr(Path())
     _places: Places = PrivateAttr(Places("", {}))

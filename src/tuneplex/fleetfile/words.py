@@ -16,7 +16,7 @@ from tuneplex.fleetfile.schema import FleetFile
 __all__ = ["SECRET_KEYS", "first_error"]
 
 # Keys whose values, and whatever stands below them, never appear in a message.
-SECRET_KEYS = frozenset({"key", "key_env", "env", "engine_args"})
+SECRET_KEYS = frozenset({"key", "key_env", "env", "engine_args", "store"})
 _SHOWN = 50
 
 _Say = Callable[[ErrorDetails, str], tuple[str, str]]
@@ -65,8 +65,10 @@ def _unknown(path: KeyPath) -> tuple[str, str]:
 
 def _section(model: type[BaseModel], path: KeyPath) -> type[BaseModel]:
     """The section of the schema that a path leads to; names of adapters and pools are skipped."""
+    named = False
     for part in path:
-        field = model.model_fields.get(str(part))
+        field = None if named else model.model_fields.get(str(part))
+        named = field is not None and "dict" in str(field.annotation)
         model = _inner(field.annotation) or model if field else model
     return model
 

@@ -1,7 +1,8 @@
 """The data plane: OpenAI's API in front of engines."""
 
+from tuneplex.gateway.admin import AdminCall, AdminReply
 from tuneplex.gateway.core import Gateway
 from tuneplex.gateway.protocol import ConnectionLimits
 from tuneplex.gateway.server import serve
 
-__all__ = ["ConnectionLimits", "Gateway", "serve"]
+__all__ = ["AdminCall", "AdminReply", "ConnectionLimits", "Gateway", "serve"]

@@ -1,37 +1,63 @@
-"""Who may call: the bearer token, and the origins of web pages."""
+"""Who may call: the bearer token, what a key is for, and the origins of web pages."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from hashlib import sha256
-from hmac import compare_digest
 
-from tuneplex.errors import Unauthorized
-from tuneplex.types import GatewaySettings, Principal
+from tuneplex.errors import Forbidden, Unauthorized
+from tuneplex.gateway.principals import NO_KEY, Principals
+from tuneplex.identity import Principal, Scope
+from tuneplex.types import GatewaySettings
 
-__all__ = ["authenticate", "cors_headers", "is_loopback", "preflight_headers"]
+__all__ = ["authenticate", "cors_headers", "demand", "is_loopback", "preflight_headers"]
 
-_ANYBODY = Principal("default", "none")
-_KEY_HOLDER = Principal("default", "default")
 _BEARER = b"bearer "
+_LIMIT_HEADERS = b", ".join(
+    b"x-ratelimit-%b-%b" % (number, what)
+    for what in (b"requests", b"tokens")
+    for number in (b"limit", b"remaining", b"reset")
+)
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9 ,_-]{1,2000}")
 
 
-def authenticate(settings: GatewaySettings, authorization: bytes) -> Principal:
-    """Who sends this `authorization` header.
+def authenticate(known: Principals, authorization: bytes, now: float) -> Principal:
+    """Who sends this `authorization` header at `now`, Unix time.
 
     Raises:
-        Unauthorized: The token is missing or not the one we know.
+        Unauthorized: The key is missing, unknown or expired.
     """
-    if settings.key_sha256 is None:
-        return _ANYBODY
+    if known.anybody is not None:
+        return known.anybody
     if authorization[:7].lower() != _BEARER:
-        raise Unauthorized("You need to send a key: `Authorization: Bearer KEY`.", code="missing_api_key")
-    digest = sha256(authorization[7:].strip()).hexdigest()
-    if not compare_digest(digest, settings.key_sha256):
+        raise _missing()
+    # Looking up a digest tells nothing by its timing: nobody can choose a key whose digest begins as another one's.
+    principal = known.keyed.get(sha256(authorization[7:].strip()).hexdigest())
+    if principal is None:
         raise Unauthorized("This key is not valid.", code="invalid_api_key")
-    return _KEY_HOLDER
+    if principal.expires is not None and principal.expires <= now:
+        raise Unauthorized("This key has expired.", code="expired_api_key")
+    return principal
+
+
+def demand(principal: Principal, scopes: tuple[Scope, ...]) -> None:
+    """Let only those pass whose key is for at least one of these.
+
+    Raises:
+        Forbidden: The key is for something else.
+        Unauthorized: There is no key at all.
+    """
+    for scope in scopes:
+        if scope in principal.scopes:
+            return
+    if principal.key_id == NO_KEY:
+        raise _missing()
+    raise Forbidden(f"This key is not for that: it needs the scope `{'` or `'.join(scopes)}`.", code="scope_missing")
+
+
+def _missing() -> Unauthorized:
+    return Unauthorized("You need to send a key: `Authorization: Bearer KEY`.", code="missing_api_key")
 
 
 def is_loopback(peer: str) -> bool:
@@ -58,7 +84,7 @@ def cors_headers(settings: GatewaySettings, origin: bytes) -> bytes:
         return b"vary: origin\r\n"
     return (
         b"access-control-allow-origin: %b\r\nvary: origin\r\n"
-        b"access-control-expose-headers: x-request-id, retry-after\r\n" % allowed
+        b"access-control-expose-headers: x-request-id, retry-after, %b\r\n" % (allowed, _LIMIT_HEADERS)
     )
 
 
@@ -66,6 +92,6 @@ def preflight_headers(requested: bytes) -> bytes:
     """Header lines that answer a preflight request which asks for these headers."""
     names = requested if _HEADER_NAMES.fullmatch(requested) else b"authorization, content-type"
     return (
-        b"access-control-allow-methods: GET, POST, OPTIONS\r\n"
+        b"access-control-allow-methods: GET, POST, PATCH, DELETE, OPTIONS\r\n"
         b"access-control-allow-headers: %b\r\naccess-control-max-age: 600\r\n" % names
     )

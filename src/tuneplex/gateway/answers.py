@@ -1,7 +1,7 @@
 """What becomes of an engine's reply: one receiver for each kind of it.
 
 `StreamAnswer.reply_data` runs for every chunk of every stream. It searches for a few byte sequences and writes once; no
-JSON is parsed there.
+JSON is parsed there, except that of the one event with the usage.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tuneplex.engines.rename import StreamRenamer
+from tuneplex.engines.usage import Usage, UsageFinder, estimated_tokens, read_document
 from tuneplex.errors import ApiError
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.heads import EVENT_STREAM, JSON
@@ -29,7 +30,7 @@ _WHOLE_LIMIT = 1024 * 1024
 _ERROR_LIMIT = 64 * 1024
 _SEQUENCE = re.compile(rb'"sequence_number":\s*(\d+)')
 
-_json = msgspec.json.Decoder(msgspec.Raw)
+_NOTHING = Usage(0, 0)
 
 
 def _unasked(status: int, headers: dict[bytes, bytes]) -> None:
@@ -40,7 +41,7 @@ def _unasked(status: int, headers: dict[bytes, bytes]) -> None:
 class StreamAnswer:
     """Server-sent events, passed on as whole events so that a break never leaves half of one."""
 
-    __slots__ = ("_dialect", "_error_mark", "_exchange", "_framer", "_last", "_relay", "_rename")
+    __slots__ = ("_dialect", "_error_mark", "_exchange", "_framer", "_meter", "_relay", "_rename")
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
@@ -49,7 +50,7 @@ class StreamAnswer:
         self._error_mark = self._dialect.error_mark
         self._rename = relay.renamer().events
         self._framer = EventFramer()
-        self._last = b""
+        self._meter = relay.meter()
         self._exchange.start(200, EVENT_STREAM, _STREAM_HEADERS)
 
     reply_started = staticmethod(_unasked)
@@ -58,24 +59,27 @@ class StreamAnswer:
         """Pass on the events that are complete."""
         mark = self._error_mark
         if data.find(b"\n") == len(data) - 2 and data.endswith(_BORDER) and not self._framer.held:
-            failed = data.startswith(mark)  # the usual case: this is one event of one line
+            if data.startswith(mark):  # the usual case: this is one event of one line
+                self._engine_failed(data)
+                return
+            shown = self._meter.one(data)
         else:
             data = self._whole_events(data)
-            failed = mark in data
+            if mark in data:
+                self._engine_failed(data)
+                return
+            shown = self._meter.many(data)
         relay = self._relay
-        if failed:
-            self._engine_failed(data)
-            return
         if data:
-            data = self._rename(data)
             relay.chunks += 1
             if relay.chunks == 1:
                 relay.first_token()
-            self._last = data
-            if not done:
-                self._exchange.write(data)
+            if shown:
+                shown = self._rename(shown)
+                if not done:
+                    self._exchange.write(shown)
         if done and not relay.over:
-            self._end(data)
+            self._end(shown)
 
     def reply_failed(self, fault: UpstreamFault) -> None:
         """After the last event this is a normal end; before it, the client must learn of it."""
@@ -87,7 +91,12 @@ class StreamAnswer:
 
     def fail(self, error: ApiError) -> None:
         """Tell the client, as the last event of its stream."""
-        self._exchange.finish(error_event(self._relay.order.route, error, self._last))
+        rest = self._rename(self._meter.rest())
+        self._exchange.finish(rest + error_event(self._relay.order.route, error, self._meter.last))
+
+    def used(self) -> Usage:
+        """As the stream tells it, or by what has come of it."""
+        return self._meter.used()
 
     def _whole_events(self, data: bytes) -> bytes:
         try:
@@ -96,37 +105,38 @@ class StreamAnswer:
             self._relay.misbehaved("one event is larger than the gateway holds")
             return b""
 
-    def _end(self, data: bytes) -> None:
+    def _end(self, shown: bytes) -> None:
         if self._ended():
-            self._exchange.finish(data)
+            self._exchange.finish(shown)
             self._relay.close(Outcome.COMPLETE)
             return
-        if data:
-            self._exchange.write(data)
+        if shown:
+            self._exchange.write(shown)
         self._relay.misbehaved("the stream ended before its last event")
 
     def _ended(self) -> bool:
-        return not self._framer.held and self._dialect.ended(self._relay.order.route, self._last)
+        return not self._framer.held and self._dialect.ended(self._relay.order.route, self._meter.last)
 
     def _engine_failed(self, data: bytes) -> None:
         """Pass on what came before the engine's error event, then that error in our words, and nothing after it."""
         at = data.find(self._error_mark)
         before = data[: data.rfind(_BORDER, 0, at) + len(_BORDER)] if data.rfind(_BORDER, 0, at) >= 0 else b""
-        if before:
-            self._last = self._rename(before)
-            self._exchange.write(self._last)
+        shown = self._meter.many(before)
+        if shown:
+            self._exchange.write(self._rename(shown))
         self._relay.engine_failed(self._dialect.stream_error(data[at:], **self._relay.names()))
 
 
 class WholeAnswer:
     """A JSON document that is sent with its length, unless it turns out to be large."""
 
-    __slots__ = ("_parts", "_relay", "_size")
+    __slots__ = ("_parts", "_relay", "_size", "_usage")
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
         self._parts: list[bytes] = []
         self._size = 0
+        self._usage: Usage | None = None
 
     reply_started = staticmethod(_unasked)
 
@@ -154,9 +164,14 @@ class WholeAnswer:
         """Tell the client."""
         self._relay.refuse(error)
 
+    def used(self) -> Usage:
+        """As the document tells it, or by its size."""
+        return self._usage or _by_size(self._relay, self._size)
+
     def _send(self, body: bytes) -> None:
+        self._size = len(body)
         try:
-            _json.decode(body)
+            self._usage = read_document(body)
         except (msgspec.DecodeError, RecursionError):
             self._relay.misbehaved("the reply is not JSON")
             return
@@ -167,12 +182,14 @@ class WholeAnswer:
 class LongAnswer:
     """A JSON document that is too large to keep: passed on as it comes."""
 
-    __slots__ = ("_exchange", "_relay", "_renamer")
+    __slots__ = ("_exchange", "_finder", "_relay", "_renamer", "_size")
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
         self._exchange = relay.exchange
         self._renamer = StreamRenamer(relay.renamer())
+        self._finder = UsageFinder()
+        self._size = 0
         self._exchange.start(200, JSON)
 
     reply_started = staticmethod(_unasked)
@@ -180,8 +197,11 @@ class LongAnswer:
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
         """Pass it on."""
         self._relay.chunks += 1
+        self._size += len(data)
+        self._finder.feed(data)
         data = self._renamer.feed(data)
         if done:
+            self._finder.flush()
             self._exchange.finish(data + self._renamer.flush())
             self._relay.close(Outcome.COMPLETE)
         elif data:
@@ -194,6 +214,10 @@ class LongAnswer:
     def fail(self, error: ApiError) -> None:  # noqa: ARG002 - there is no way left to say it
         """Cut the connection."""
         self._exchange.cut()
+
+    def used(self) -> Usage:
+        """As the document tells it, or by what has come of it."""
+        return self._finder.usage or _by_size(self._relay, self._size)
 
 
 class ErrorAnswer:
@@ -224,12 +248,24 @@ class ErrorAnswer:
         """Tell the client."""
         self._relay.refuse(error)
 
+    def used(self) -> Usage:
+        """Nothing was generated, or nothing that anybody got."""
+        return _NOTHING
+
     def _tell(self) -> None:
         relay = self._relay
+        if relay.refused_options(self._body):
+            return
         error = relay.upstream.dialect.error(self._status, self._body, **relay.names())
         if self._retry_after.isdigit() and error.retry_after_s is not None:
             error.retry_after_s = int(self._retry_after)
         relay.engine_failed(error)
+
+
+def _by_size(relay: Relay, size: int) -> Usage:
+    """What a document of so many bytes has taken, where it does not say so itself."""
+    generated = relay.order.route is not Route.EMBEDDINGS
+    return Usage(0, estimated_tokens(size) if generated else 0, exact=False)
 
 
 def error_event(route: Route, error: ApiError, last: bytes) -> bytes:

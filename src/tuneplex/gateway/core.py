@@ -1,6 +1,6 @@
 """The gateway: what it knows, and the way of a request through it.
 
-authenticate -> resolve -> admit -> eligible -> route -> relay. Each step is a function that a later one can replace;
+authenticate -> resolve -> eligible -> route -> admit -> relay. Each step is a function that a later one can replace;
 only the last has effects.
 """
 
@@ -11,66 +11,122 @@ import logging
 import os
 import re
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from itertools import count
 
 from tuneplex import metrics
 from tuneplex.errors import ApiError, BadRequest, NotFound, Unavailable
-from tuneplex.gateway.access import authenticate, cors_headers, is_loopback, preflight_headers
+from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback, preflight_headers
+from tuneplex.gateway.admin import AdminSource, admin_call, ask_control, reply_lines
+from tuneplex.gateway.admission import Admission, Ticket
 from tuneplex.gateway.body import Body, read_body
 from tuneplex.gateway.counters import Counters
+from tuneplex.gateway.estimate import Estimate, estimate
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import TEXT
-from tuneplex.gateway.pages import model_card, model_list, readiness, unknown_model
+from tuneplex.gateway.pages import known_model, model_card, model_list, readiness
+from tuneplex.gateway.principals import Principals, principals, subjects
 from tuneplex.gateway.relay import Ledger, Order, Relay, retry_after
 from tuneplex.gateway.routes import Page, Target, find_target
 from tuneplex.gateway.upstreams import Upstreams
+from tuneplex.identity import Access, Grant, Principal, Subject
 from tuneplex.policy import eligible, least_outstanding
-from tuneplex.types import FleetView, GatewayReport, Model, Principal, Replica, Route
+from tuneplex.types import FleetView, GatewayReport, GatewaySettings, Leases, Model, Replica, Route
 
 __all__ = ["Gateway"]
 
 _log = logging.getLogger(__name__)
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-_NOBODY = Principal("", "")
+_NOBODY = Principal("", "", scopes=(), grant=Grant(((),), base=False), isolated=True)
+
+_UNKNOWN = Estimate(0, 0)
 
 MetricsSource = Callable[[], Awaitable[bytes]]
 
 
 class Gateway:
-    """One gateway process's data plane: it answers exchanges by the latest view of the fleet.
+    """One gateway process's data plane: it answers exchanges by the latest view of the fleet and of its keys.
+
+    Before it has both, it answers nothing but that it is starting.
 
     Args:
         index: Which of the fleet's gateways this is.
         view: The first view; a fleet without models if there is none yet.
+        access: The first keys, if they are known.
         metrics_source: Gives the page for `/metrics` with all gateways and replicas in it; the gateway shows its own
             numbers when there is no source or it fails.
+        admin: Answers what is sent on to control; see `AdminSource`.
+        clock: Seconds that only go forward; limits by the minute go by it.
+        wall: Unix time; limits by the day go by it.
     """
 
     def __init__(
-        self, index: int = 0, view: FleetView | None = None, *, metrics_source: MetricsSource | None = None
+        self,
+        index: int = 0,
+        view: FleetView | None = None,
+        access: Access | None = None,
+        *,
+        metrics_source: MetricsSource | None = None,
+        admin: AdminSource | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.index = index
         self.view = FleetView()
+        self.access = access
         self.ledger = Ledger(Counters())
         self._upstreams = Upstreams()
         self._metrics_source = metrics_source
+        self._admin = admin
+        self._clock = clock
+        self._wall = wall
+        self._admission = Admission(index)
+        self._limited: dict[str, tuple[Subject, ...]] = {}  # the models with limits
         self._ids = map(f"req-{secrets.token_hex(6)}-%06x".encode().__mod__, count())
         self._tasks: set[asyncio.Task[None]] = set()
-        self._models = b""
+        self._principals: Principals | None = None
+        self._lists: dict[Grant, bytes] = {}  # pages of models; made when they are first asked for
         self.update(view or FleetView())
 
     # --- for the process around it
 
     def update(self, view: FleetView) -> None:
         """Work by this view from now on; requests under way are not touched."""
+        before, self.view = self.view, view
         self._upstreams.update(view.replicas)
-        self._models = model_list(view)
-        self.view = view
+        self._admission.share_among(view.gateways)
+        limited = ((name, subjects(f"model {name}", model.limits)) for name, model in view.models.items())
+        self._limited = {name: subject for name, subject in limited if subject}
+        self._lists = {}
+        if self._principals is None or not view.models or _keys_differ(before.settings, view.settings):
+            self._know()
+
+    def update_access(self, access: Access) -> None:
+        """Know these keys from now on; requests under way are not touched."""
+        self.access = access
+        self._lists = {}
+        self._know()
+
+    def update_leases(self, leases: Leases) -> None:
+        """Go by these shares of limits from now on."""
+        self._admission.lease(leases)
+
+    @property
+    def limited(self) -> bool:
+        """Whether anybody or anything has limits."""
+        callers = self._principals.keyed.values() if self._principals is not None else ()
+        return bool(self._limited) or any(principal.subjects for principal in callers)
+
+    def _know(self) -> None:
+        """Work out who may call, as soon as both the fleet and its keys are known."""
+        known = self.access is not None and self.view.models
+        self._principals = principals(self.view.settings, self.access) if self.access and known else None
 
     def report(self) -> GatewayReport:
         """What control wants to know each second."""
+        used, held = self._admission.report(self._clock(), self._wall())
         return GatewayReport(
             gateway=self.index,
             pid=os.getpid(),
@@ -78,6 +134,9 @@ class Gateway:
             outstanding=dict(self.ledger.outstanding),
             counters=self.ledger.counters.counts(),
             buckets=self.ledger.counters.buckets(),
+            used=used,
+            held=held,
+            leases=self._admission.generation,
         )
 
     def tick(self, now: float) -> None:
@@ -100,7 +159,7 @@ class Gateway:
         """Name the request, find out what it is for and who sends it.
 
         Raises:
-            ApiError: There is no such path, the key is wrong, or the fleet is not known yet.
+            ApiError: There is no such path, the key is wrong or not for this, or the fleet is not known yet.
         """
         headers, settings = exchange.headers, self.view.settings
         given = headers.get(b"x-request-id")
@@ -110,15 +169,16 @@ class Gateway:
         if exchange.method == "OPTIONS":
             return
         target = exchange.target = find_target(exchange.method, exchange.path)
-        if target.route is None and self._open(target, exchange):
+        if target.route is None and _is_open(target, exchange):
             return
-        if not self.view.models:  # before the first view neither the models nor the key are known
-            raise Unavailable("The gateway is starting.", code="starting", retry_after_s=1)
-        exchange.principal = authenticate(settings, headers.get(b"authorization", b""))
+        principal = authenticate(self._callers(), headers.get(b"authorization", b""), time.time())
+        demand(principal, target.scopes)
+        exchange.principal = principal
 
-    def _open(self, target: Target, exchange: Exchange) -> bool:
-        """Whether a page needs no key."""
-        return target.page in {Page.HEALTH, Page.READY} or (target.page is Page.METRICS and is_loopback(exchange.peer))
+    def _callers(self) -> Principals:
+        if self._principals is None:
+            raise Unavailable("The gateway is starting.", code="starting", retry_after_s=1)
+        return self._principals
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a complete request."""
@@ -133,8 +193,11 @@ class Gateway:
         except ApiError as error:
             self.refuse(exchange, error)
         except Exception:  # noqa: BLE001 - the last resort: a defect of ours must still be an answer
-            _log.exception("request %s failed", exchange.request_id.decode())
-            self.refuse(exchange, ApiError("The gateway failed at this request.", code="internal_error"))
+            self._fail(exchange)
+
+    def _fail(self, exchange: Exchange) -> None:
+        _log.exception("request %s failed", exchange.request_id.decode())
+        self.refuse(exchange, ApiError("The gateway failed at this request.", code="internal_error"))
 
     def refuse(self, exchange: Exchange, error: ApiError) -> None:
         """Answer with an error in OpenAI's shape."""
@@ -161,18 +224,45 @@ class Gateway:
                 param="previous_response_id",
                 code="previous_response_not_supported",
             )
-        model, shown = self._resolve(body, target.deployment)
-        replica = self._choose(exchange.principal or _NOBODY, model, route, shown)
+        principal = exchange.principal or _NOBODY
+        model, shown = self._resolve(principal, body, target.deployment)
+        replica = self._choose(principal, model, route, shown)
+        # Last, so that what no engine could take is not counted.
+        ticket, needed = self._admit(exchange, principal, model, route, body)
         order = Order(
             route=route,
             model=model,
             shown=shown,
             stream=body.stream is True,
             tally=self.ledger.counters.tally(target.label, model.name),
+            salt=principal.cache_salt,
+            prompt=needed.prompt,
+            ticket=ticket,
         )
-        Relay(self.ledger, exchange, order, self._upstreams[replica], self.view.settings.timeouts).start(body.fields)
+        try:
+            Relay(self.ledger, exchange, order, self._upstreams[replica], self.view.settings.timeouts).start(
+                body.fields
+            )
+        except BaseException:
+            if ticket is not None:
+                ticket.cancel()
+            raise
 
-    def _resolve(self, body: Body, deployment: str | None) -> tuple[Model, str]:
+    def _admit(
+        self, exchange: Exchange, principal: Principal, model: Model, route: Route, body: Body
+    ) -> tuple[Ticket | None, Estimate]:
+        """Count the request against the limits that it falls under, and tell the client what is left of them."""
+        limited = principal.subjects + self._limited.get(model.name, ())
+        if not limited:
+            return None, _UNKNOWN
+        needed = estimate(route, body.fields) if any(map(_counts_tokens, limited)) else _UNKNOWN
+        now, wall = self._clock(), self._wall()
+        try:
+            return self._admission.admit(limited, needed.prompt + needed.completion, now, wall), needed
+        finally:
+            exchange.extra += self._admission.headers(limited, now, wall)
+
+    def _resolve(self, principal: Principal, body: Body, deployment: str | None) -> tuple[Model, str]:
         """The model that is meant, and the name that the client knows it by.
 
         A deployment's own base URL says the model; what the body says is then only repeated in the reply.
@@ -180,13 +270,10 @@ class Gateway:
         name = deployment or body.model
         if not name:
             raise BadRequest("The request must name a `model`.", param="model", code="missing_model")
-        model = self.view.model(name)
-        if model is None:
-            raise unknown_model(name)
-        return model, body.model or name
+        return known_model(self.view, principal.grant, name), body.model or name
 
     def _choose(self, principal: Principal, model: Model, route: Route, shown: str) -> Replica:
-        replicas = eligible(principal, model.version, route, self.view.replicas)
+        replicas = eligible(principal, model, route, self.view.replicas)
         replica = least_outstanding(replicas, self.ledger.outstanding).replica
         if replica is not None:
             return replica
@@ -198,25 +285,41 @@ class Gateway:
 
     def _show(self, exchange: Exchange, target: Target) -> None:
         if target.page is Page.METRICS:
-            self._later(self._show_metrics(exchange))
-            return
-        exchange.reply(200, self._page(target))
-        self._count(exchange, 200)
+            self._later(exchange, self._show_metrics(exchange))
+        elif target.page is Page.ADMIN:
+            self._later(exchange, self._send_on(exchange))
+        else:
+            exchange.reply(200, self._page(target, exchange.principal or _NOBODY))
+            self._count(exchange, 200)
 
-    def _page(self, target: Target) -> bytes:
+    def _page(self, target: Target, principal: Principal) -> bytes:
         match target.page:
             case Page.MODELS:
-                return self._models
+                return self._list(principal.grant)
             case Page.MODEL:
-                return model_card(self.view, target.model)
+                return model_card(self.view, principal.grant, target.model)
             case Page.READY:
+                self._callers()  # without keys nothing can be answered, however ready the engines are
                 return readiness(self.view)
         return b'{"status":"ok"}'
+
+    def _list(self, grant: Grant) -> bytes:
+        page = self._lists.get(grant)
+        if page is None:
+            page = self._lists[grant] = model_list(self.view, grant)
+        return page
 
     def _preflight(self, exchange: Exchange) -> None:
         requested = exchange.headers.get(b"access-control-request-headers", b"")
         allowed = b"access-control-allow-origin" in exchange.extra
         exchange.reply(204, b"", headers=preflight_headers(requested) if allowed else b"")
+
+    async def _send_on(self, exchange: Exchange) -> None:
+        reply = await ask_control(self._admin, admin_call(exchange, exchange.principal or _NOBODY))
+        if not exchange.gone:
+            kind = reply.headers.get("content-type", "application/json").encode("latin-1")
+            exchange.reply(reply.status, reply.body, kind, reply_lines(reply))
+            self._count(exchange, reply.status)
 
     async def _show_metrics(self, exchange: Exchange) -> None:
         page = await self._all_metrics()
@@ -232,7 +335,29 @@ class Gateway:
                 _log.warning("no metrics from control: %s", error)
         return metrics.render([self.report()])
 
-    def _later(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _later(self, exchange: Exchange, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(self._finish(exchange, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, exchange: Exchange, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except ApiError as error:
+            self.refuse(exchange, error)
+        except Exception:  # noqa: BLE001 - the last resort, as in `handle`
+            self._fail(exchange)
+
+
+def _is_open(target: Target, exchange: Exchange) -> bool:
+    """Whether a page needs no key."""
+    return not target.scopes or (target.page is Page.METRICS and is_loopback(exchange.peer))
+
+
+def _counts_tokens(subject: Subject) -> bool:
+    limits = subject.limits
+    return limits.tokens_per_minute is not None or limits.tokens_per_day is not None
+
+
+def _keys_differ(old: GatewaySettings, new: GatewaySettings) -> bool:
+    return (old.key_sha256, old.require_key) != (new.key_sha256, new.require_key)

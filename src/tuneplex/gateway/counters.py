@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from enum import StrEnum
 
+from tuneplex.engines.usage import Usage
 from tuneplex.metrics import CATALOGUE
 
 __all__ = ["Counters", "Outcome", "Tally"]
@@ -29,15 +30,34 @@ class Tally:
     Attributes:
         received: Bytes of request bodies.
         sent: Bytes of replies.
+        prompt: Tokens of prompts.
+        completion: Tokens of replies.
+        cached: Tokens of prompts that the engines had already.
+        counted: Requests whose tokens no engine told.
         first_token_s: Streams: from the request to the first event.
         duration_s: From the request to its end.
     """
 
-    __slots__ = ("_outcomes", "_statuses", "duration_s", "first_token_s", "received", "sent")
+    __slots__ = (
+        "_outcomes",
+        "_statuses",
+        "cached",
+        "completion",
+        "counted",
+        "duration_s",
+        "first_token_s",
+        "prompt",
+        "received",
+        "sent",
+    )
 
     def __init__(self) -> None:
         self.received = 0
         self.sent = 0
+        self.prompt = 0
+        self.completion = 0
+        self.cached = 0
+        self.counted = 0
         self.first_token_s = Histogram(CATALOGUE["tuneplex_time_to_first_token_seconds"].bounds)
         self.duration_s = Histogram(CATALOGUE["tuneplex_request_duration_seconds"].bounds)
         self._statuses = [0] * 6
@@ -50,6 +70,14 @@ class Tally:
     def ended(self, outcome: Outcome) -> None:
         """A request that an engine had is over."""
         self._outcomes[outcome] = self._outcomes.get(outcome, 0) + 1
+
+    def spent(self, usage: Usage) -> None:
+        """A request that an engine had has taken so many tokens."""
+        self.prompt += usage.prompt
+        self.completion += usage.completion
+        self.cached += usage.cached
+        if not usage.exact:
+            self.counted += 1
 
     def statuses(self) -> list[tuple[str, int]]:
         """Counts by class of status: `2xx`."""
@@ -75,20 +103,20 @@ class Counters:
 
     def counts(self) -> dict[str, list[tuple[Labels, float]]]:
         """As `GatewayReport.counters` wants them."""
-        requests: list[tuple[Labels, float]] = []
-        outcomes: list[tuple[Labels, float]] = []
-        received: list[tuple[Labels, float]] = []
-        sent: list[tuple[Labels, float]] = []
-        for labels, tally in self._tallies.items():
-            requests += [((*labels, status), float(count)) for status, count in tally.statuses()]
-            outcomes += [((*labels, outcome), float(count)) for outcome, count in tally.outcomes()]
-            received.append((labels, float(tally.received)))
-            sent.append((labels, float(tally.sent)))
+        tallies = self._tallies.items()
         return {
-            "tuneplex_requests_total": requests,
-            "tuneplex_outcomes_total": outcomes,
-            "tuneplex_received_bytes_total": received,
-            "tuneplex_sent_bytes_total": sent,
+            "tuneplex_requests_total": [
+                ((*labels, status), float(count)) for labels, tally in tallies for status, count in tally.statuses()
+            ],
+            "tuneplex_outcomes_total": [
+                ((*labels, outcome), float(count)) for labels, tally in tallies for outcome, count in tally.outcomes()
+            ],
+            "tuneplex_received_bytes_total": [(labels, float(tally.received)) for labels, tally in tallies],
+            "tuneplex_sent_bytes_total": [(labels, float(tally.sent)) for labels, tally in tallies],
+            "tuneplex_prompt_tokens_total": [(labels, float(tally.prompt)) for labels, tally in tallies],
+            "tuneplex_cached_prompt_tokens_total": [(labels, float(tally.cached)) for labels, tally in tallies],
+            "tuneplex_completion_tokens_total": [(labels, float(tally.completion)) for labels, tally in tallies],
+            "tuneplex_counted_requests_total": [(labels, float(tally.counted)) for labels, tally in tallies],
         }
 
     def buckets(self) -> dict[str, list[tuple[Labels, tuple[float, ...]]]]:

@@ -10,7 +10,7 @@ from typing import Protocol
 from tuneplex.errors import ApiError
 from tuneplex.gateway.heads import JSON, STATUS_LINES
 from tuneplex.gateway.routes import Target
-from tuneplex.types import Principal
+from tuneplex.identity import Principal
 
 __all__ = ["Exchange", "Listener", "Owner"]
 
@@ -55,6 +55,7 @@ class Exchange:
     Attributes:
         method: GET, POST …
         path: Without the query, percent-decoded only where routes need it.
+        query: What follows the `?`, as it came.
         headers: By lower-case name; repeated ones are joined with a comma.
         body: Complete when the handler gets the exchange.
         target: What it is for, once that is known.
@@ -75,6 +76,7 @@ class Exchange:
     """
 
     # Defaults live on the class: most of them are never set, and that is what makes an exchange cheap.
+    query = ""
     body = b""
     received = 0
     request_id = b""

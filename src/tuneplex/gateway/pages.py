@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from tuneplex.errors import NotFound, Unavailable
+from tuneplex.identity import Grant
+from tuneplex.policy import permits
 from tuneplex.types import FleetView, Model, ReplicaState
 
-__all__ = ["model_card", "model_list", "readiness"]
+__all__ = ["known_model", "model_card", "model_list", "readiness"]
 
 
 class _Card(msgspec.Struct):
@@ -21,23 +23,33 @@ class _Card(msgspec.Struct):
     parent: str | None
 
 
-def model_list(view: FleetView) -> bytes:
-    """The base, the adapters and the aliases."""
-    cards = [_card(name, model) for name, model in view.models.items()]
-    cards += [_card(alias, view.models[name]) for alias, name in view.aliases.items() if name in view.models]
+def model_list(view: FleetView, grant: Grant) -> bytes:
+    """The base, the adapters and the aliases, as far as they may be called."""
+    callable_ones = {name: model for name, model in view.models.items() if permits(grant, model)}
+    cards = [_card(name, model) for name, model in callable_ones.items()]
+    cards += [_card(alias, callable_ones[name]) for alias, name in view.aliases.items() if name in callable_ones]
     return msgspec.json.encode({"object": "list", "data": cards})
 
 
-def model_card(view: FleetView, name: str) -> bytes:
+def model_card(view: FleetView, grant: Grant, name: str) -> bytes:
     """One of them.
 
     Raises:
-        NotFound: There is no such model.
+        NotFound: See `known_model`.
+    """
+    return msgspec.json.encode(_card(name, known_model(view, grant, name)))
+
+
+def known_model(view: FleetView, grant: Grant, name: str) -> Model:
+    """The model that a name or an alias means.
+
+    Raises:
+        NotFound: There is no such model, or it may not be called: nobody can tell one from the other.
     """
     model = view.model(name)
-    if model is None:
-        raise unknown_model(name)
-    return msgspec.json.encode(_card(name, model))
+    if model is None or not permits(grant, model):
+        raise NotFound(f"The model `{name}` does not exist.", param="model", code="model_not_found")
+    return model
 
 
 def readiness(view: FleetView) -> bytes:
@@ -50,11 +62,6 @@ def readiness(view: FleetView) -> bytes:
     if not ready:
         raise Unavailable("No engine is ready yet.", code="not_ready", retry_after_s=1)
     return msgspec.json.encode({"status": "ready", "replicas": ready, "models": len(view.models)})
-
-
-def unknown_model(name: str) -> NotFound:
-    """The error for a model that does not exist, or not for this key."""
-    return NotFound(f"The model `{name}` does not exist.", param="model", code="model_not_found")
 
 
 def _card(name: str, model: Model) -> _Card:

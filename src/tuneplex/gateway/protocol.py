@@ -348,7 +348,10 @@ class ClientConnection(asyncio.Protocol):
         if parser.should_upgrade():
             return
         headers = {name.lower(): value for name, value in self._headers.items()}
-        self._exchange = exchange = Exchange(self, parser.get_method().decode(), _path(self._url), headers)
+        path, query = _split(self._url)
+        self._exchange = exchange = Exchange(self, parser.get_method().decode(), path, headers)
+        if query:
+            exchange.query = query
         if not parser.should_keep_alive():
             exchange.close = True
         if (exchange.close or b"connection" in headers) and parser.get_http_version() != "1.1":
@@ -396,10 +399,11 @@ class ClientConnection(asyncio.Protocol):
                 exchange.refusal = self._too_large()
 
 
-def _path(target: bytes) -> str:
-    """The path of a request target in origin form (`/v1/models?x`) or absolute form (`http://host/v1/models`)."""
+def _split(target: bytes) -> tuple[str, str]:
+    """Path and query of a request target in origin form (`/v1/models?x`) or absolute form (`http://host/v1/models`)."""
     if not target.startswith(b"/") and b"://" in target:
         target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
-    if b"?" in target:
-        target = target.partition(b"?")[0]
-    return target.decode("latin-1")
+    if b"?" not in target:
+        return target.decode("latin-1"), ""
+    path, _, query = target.partition(b"?")
+    return path.decode("latin-1"), query.decode("latin-1")

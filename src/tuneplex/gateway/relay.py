@@ -9,8 +9,11 @@ from typing import Protocol, TypedDict
 
 import msgspec
 
+from tuneplex.engines.meters import HiddenUsage, Meter, ResponseUsage, ShownUsage
 from tuneplex.engines.rename import Renamer
+from tuneplex.engines.usage import ASKABLE, OPTIONS, Usage, asking, estimated_tokens
 from tuneplex.errors import ApiError, Unavailable, UpstreamError, UpstreamTimeout
+from tuneplex.gateway.admission import Ticket
 from tuneplex.gateway.answers import ErrorAnswer, LongAnswer, StreamAnswer, WholeAnswer
 from tuneplex.gateway.counters import Counters, Outcome, Tally
 from tuneplex.gateway.exchange import Exchange
@@ -23,6 +26,9 @@ __all__ = ["Ledger", "Order", "Relay"]
 _log = logging.getLogger(__name__)
 
 _OK = 200
+_NOTHING = Usage(0, 0)
+_PROMPTS = ("messages", "prompt", "input")
+_REFUSED = frozenset({Outcome.UNREACHABLE, Outcome.ENGINE_ERROR})
 _CLIENT_CLOSED = 499  # nginx's word for it, used for counting only
 
 
@@ -35,6 +41,9 @@ class Order(msgspec.Struct, frozen=True):
         shown: The name that the client shall see in the reply.
         stream: Whether events are expected.
         tally: Where it is counted.
+        salt: Keeps it apart in the engine's prefix cache, or empty.
+        prompt: About how many tokens its prompt has; 0 if nobody has estimated it.
+        ticket: What it was let in with, if there are limits.
     """
 
     route: Route
@@ -42,6 +51,9 @@ class Order(msgspec.Struct, frozen=True):
     shown: str
     stream: bool
     tally: Tally
+    salt: str = ""
+    prompt: int = 0
+    ticket: Ticket | None = None
 
 
 class Ledger:
@@ -80,11 +92,18 @@ class Ledger:
         tally.duration_s.observe(relay.elapsed_s())
         tally.received += exchange.received
         tally.sent += exchange.sent
+        if relay.used is not None:
+            tally.spent(relay.used)
+        if relay.order.ticket is not None:
+            relay.order.ticket.settle(None if relay.used is None else relay.used.prompt + relay.used.completion)
 
 
 class _Answer(Receiver, Protocol):
     def fail(self, error: ApiError) -> None:
         """Tell the client that its reply ends with an error."""
+
+    def used(self) -> Usage:
+        """What the request has used up to now; without its prompt where the engine did not tell that."""
 
 
 class _Names(TypedDict):
@@ -100,12 +119,18 @@ class Relay:
     Attributes:
         chunks: Pieces of the reply's body so far.
         over: `close` has been called.
+        used: The tokens that it took; known once it is over.
     """
 
     chunks = 0
     over = False
+    used: Usage | None = None
     _answer: _Answer | None = None
     _call: Call | None = None
+    _fields: dict[str, msgspec.Raw] | None = None  # to ask once more without what the engine may refuse
+    _prompt_bytes = 0
+    _hides_usage = False
+    _asked_again = False
     _seen = 0
 
     def __init__(
@@ -120,16 +145,65 @@ class Relay:
         self._since_s = exchange.started_s
 
     def start(self, fields: dict[str, msgspec.Raw]) -> None:
-        """Send the request with these fields in its body; everything else happens by callbacks."""
-        order, upstream = self.order, self.upstream
-        body = upstream.dialect.encode(fields, name=self._name)
-        # Engines want ids that are unique, which the client's own need not be.
-        request_id = b"%b-%x" % (self.exchange.request_id, next(self._ledger.serial))
-        request = upstream.request(order.route, request_id, body)
+        """Send the request with these fields in its body; everything else happens by callbacks.
+
+        Raises:
+            BadRequest: One of the fields is wrong; nothing was sent.
+        """
+        request = self._request(self._asking(fields))
+        self._prompt_bytes = sum(len(fields[name]) for name in _PROMPTS if name in fields)
         self.exchange.body = b""  # from here on the call keeps it, as long as it may be sent again
         self._ledger.opened(self)
         self.exchange.listener = self
-        self._call = upstream.pool.send(request, self, connect_timeout_s=self._timeouts.connect_s)
+        self._send(request)
+
+    def _request(self, fields: dict[str, msgspec.Raw]) -> bytes:
+        order, upstream = self.order, self.upstream
+        body = upstream.dialect.encode(fields, name=self._name, salt=order.salt)
+        # Engines want ids that are unique, which the client's own need not be.
+        request_id = b"%b-%x" % (self.exchange.request_id, next(self._ledger.serial))
+        return upstream.request(order.route, request_id, body)
+
+    def _send(self, request: bytes) -> None:
+        self._call = self.upstream.pool.send(request, self, connect_timeout_s=self._timeouts.connect_s)
+
+    # --- the usage of streams
+
+    def _asking(self, fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+        """The request's fields, with which the engine also tells what the stream has used."""
+        telling = self.upstream.telling
+        if not self.order.stream or self.order.route not in ASKABLE or telling.takes_options is False:
+            return fields
+        options = asking(fields)
+        if options is None:
+            return fields
+        self._hides_usage = True
+        if telling.takes_options is None:
+            self._fields = fields
+        return {**fields, OPTIONS: options}
+
+    def refused_options(self, body: bytes) -> bool:
+        """Whether the engine's error is about the one field that we have added; the request is sent again without.
+
+        Args:
+            body: Of the engine's reply.
+        """
+        fields, self._fields = self._fields, None
+        if fields is None or OPTIONS.encode() not in body or self.over:
+            return False
+        self._hides_usage = False
+        self._asked_again = True
+        self._answer = None
+        self.chunks = self._seen = 0
+        self._since_s = time.monotonic()
+        self._send(self._request(fields))
+        return True
+
+    def meter(self) -> Meter:
+        """Counts this stream."""
+        if self.order.route is Route.RESPONSES:
+            return ResponseUsage()
+        return HiddenUsage(self.upstream.telling) if self._hides_usage else ShownUsage()
 
     # --- what the engine says
 
@@ -142,6 +216,9 @@ class Relay:
         if not headers.get(b"content-type", b"").startswith(wanted) or b"content-encoding" in headers:
             self.misbehaved("the reply is of another type than was asked for")
             return
+        self._fields = None
+        if self._hides_usage or self._asked_again:
+            self.upstream.telling.takes_options = self._hides_usage
         self.receive_with(StreamAnswer(self) if self.order.stream else WholeAnswer(self))
 
     def receive_with(self, answer: StreamAnswer | WholeAnswer | LongAnswer | ErrorAnswer) -> None:
@@ -254,11 +331,22 @@ class Relay:
         if self.over:
             return
         self.over = True
+        self.used = self._used(outcome)
         call, self._call, self._answer = self._call, None, None
         if call is not None:
             call.abort()
         self.exchange.listener = None
         self._ledger.closed(self, outcome)
+
+    def _used(self, outcome: Outcome) -> Usage:
+        """What the engine has told, or else what is known: it has got the prompt, whatever became of that."""
+        used = Usage(0, 0, exact=False) if self._answer is None else self._answer.used()
+        if used.exact or used.prompt:
+            return used
+        if outcome in _REFUSED and not used.completion:
+            return _NOTHING
+        prompt = self.order.prompt or estimated_tokens(self._prompt_bytes)
+        return msgspec.structs.replace(used, prompt=prompt)
 
 
 def retry_after(error: ApiError) -> bytes:

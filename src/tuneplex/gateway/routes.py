@@ -8,19 +8,21 @@ from urllib.parse import unquote
 import msgspec
 
 from tuneplex.errors import MethodNotAllowed, NotFound
+from tuneplex.identity import Scope
 from tuneplex.types import Route
 
 __all__ = ["Page", "Target", "find_target"]
 
 
 class Page(StrEnum):
-    """What the gateway answers itself."""
+    """What no engine is asked for."""
 
     MODELS = "models"
     MODEL = "model"
     HEALTH = "health"
     READY = "ready"
     METRICS = "metrics"
+    ADMIN = "admin"
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -28,10 +30,11 @@ class Target(msgspec.Struct, frozen=True):
 
     Attributes:
         route: Of the API, to be sent on to an engine; None for a page.
-        page: Answered here; None for a route.
+        page: Answered without an engine; None for a route.
         deployment: NAME of `/d/NAME/v1/…`, which says the model.
         model: ID of `/v1/models/ID`.
         label: Its name in metrics.
+        scopes: What the key must be for, one of them; empty means that no key is needed.
     """
 
     label: str
@@ -39,19 +42,19 @@ class Target(msgspec.Struct, frozen=True):
     page: Page | None = None
     deployment: str | None = None
     model: str = ""
+    scopes: tuple[Scope, ...] = (Scope.USE,)
 
 
 _ROUTES = {f"/v1/{route.value}": Target(route.value, route) for route in Route}
 _PAGES = {
-    path: Target(page.value, page=page)
-    for path, page in {
-        "/v1/models": Page.MODELS,
-        "/health": Page.HEALTH,
-        "/ready": Page.READY,
-        "/metrics": Page.METRICS,
-    }.items()
+    "/v1/models": Target(Page.MODELS.value, page=Page.MODELS),
+    "/health": Target(Page.HEALTH.value, page=Page.HEALTH, scopes=()),
+    "/ready": Target(Page.READY.value, page=Page.READY, scopes=()),
+    "/metrics": Target(Page.METRICS.value, page=Page.METRICS, scopes=(Scope.USAGE, Scope.ADMIN)),
 }
 _MODEL = "/v1/models/"
+_ADMIN = "/admin/"
+_ADMIN_TARGET = Target(Page.ADMIN.value, page=Page.ADMIN, scopes=(Scope.ADMIN,))
 _DEPLOYMENT = "/d/"
 
 
@@ -68,10 +71,16 @@ def find_target(method: str, path: str) -> Target:
     target = target or _find(path)
     if target is None:
         raise NotFound("There is no such path.", code="unknown_path")
-    allowed = ("POST",) if target.route is not None else ("GET", "HEAD")
+    allowed = _allowed(target)
     if method not in allowed:
         raise MethodNotAllowed(f"This path takes {' and '.join(allowed)}, not {method}.", code="method_not_allowed")
     return target
+
+
+def _allowed(target: Target) -> tuple[str, ...]:
+    if target.route is not None:
+        return ("POST",)
+    return ("GET", "HEAD", "POST", "PATCH", "DELETE") if target.page is Page.ADMIN else ("GET", "HEAD")
 
 
 def _find(path: str) -> Target | None:
@@ -81,7 +90,7 @@ def _find(path: str) -> Target | None:
         return Target(Page.MODEL.value, page=Page.MODEL, model=unquote(path.removeprefix(_MODEL)))
     if path.startswith(_DEPLOYMENT):
         return _below(path)
-    return None
+    return _ADMIN_TARGET if path.startswith(_ADMIN) else None
 
 
 def _below(path: str) -> Target | None:

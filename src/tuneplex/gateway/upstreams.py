@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tuneplex.engines import Dialect, dialect_for
+from tuneplex.engines.usage import Telling
 from tuneplex.http import Endpoint, Pool
 from tuneplex.types import Replica, Route
 
@@ -19,14 +20,16 @@ class Upstream:
         pool: Its connections.
         dialect: How it is spoken to.
         secrets: What must not appear in a message for a client.
+        telling: How it tells what a stream has used.
     """
 
-    __slots__ = ("_heads", "dialect", "pool", "replica", "secrets")
+    __slots__ = ("_heads", "dialect", "pool", "replica", "secrets", "telling")
 
-    def __init__(self, replica: Replica, pool: Pool) -> None:
+    def __init__(self, replica: Replica, pool: Pool, telling: Telling | None = None) -> None:
         self.replica = replica
         self.pool = pool
         self.dialect: Dialect = dialect_for(replica.engine)
+        self.telling = telling or Telling(self.dialect.takes_options)
         self.secrets = pool.endpoint.secrets
         self._heads = {route: self._head(route) for route in replica.routes}
 
@@ -62,13 +65,15 @@ class Upstreams:
 
     def update(self, replicas: Iterable[Replica]) -> None:
         """Follow a new view: keep the pools of endpoints that remain, close the others."""
-        old = self._pools
+        old, known = self._pools, self._upstreams
         self._pools = {}
         self._upstreams = {}
         for replica in replicas:
             pool = old.get(replica.endpoint) or self._pools.get(replica.endpoint)
             self._pools[replica.endpoint] = pool or Pool(Endpoint.parse(replica.endpoint))
-            self._upstreams[replica.name] = Upstream(replica, self._pools[replica.endpoint])
+            self._upstreams[replica.name] = Upstream(
+                replica, self._pools[replica.endpoint], _same(known.get(replica.name), replica)
+            )
         for endpoint, pool in old.items():
             if endpoint not in self._pools:
                 pool.close()
@@ -76,3 +81,10 @@ class Upstreams:
     def close(self) -> None:
         """Close all pools."""
         self.update(())
+
+
+def _same(known: Upstream | None, replica: Replica) -> Telling | None:
+    """What was learned of this engine under the view before."""
+    if known is None or (known.replica.endpoint, known.replica.engine) != (replica.endpoint, replica.engine):
+        return None
+    return known.telling

@@ -7,11 +7,13 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from tuneplex.identity import Limits
 from tuneplex.types import AdapterVersion, Change, FleetSpec, PoolSpec
 
 __all__ = ["changes"]
 
 _LIVE, _ROLLING, _RESTART = "live", "rolling", "restart"
+_NO_LIMITS = Limits()
 # Fields whose values may hold secrets: that they changed is said, but not from what to what.
 _UNSHOWN = {"secret": "key", "key_sha256": "key", "env": "env", "engine_args": "engine_args"}
 
@@ -27,9 +29,10 @@ _N = TypeVar("_N", bound=_Named)
 def changes(old: FleetSpec, new: FleetSpec) -> tuple[Change, ...]:
     """The differences, empty when there is nothing to do.
 
-    Adapters, aliases, gateway settings and the number of replicas change while everything runs (`live`). Other pool
-    settings replace replicas one by one (`rolling`). The fleet's name, its base and where it listens need a `restart`.
-    Where something was fetched from makes no difference as long as it is the same thing.
+    Adapters, aliases, limits, gateway settings, the number of replicas and the tenants they are for change while
+    everything runs (`live`). Other pool settings replace replicas one by one (`rolling`). The fleet's name, its base,
+    its store and where it listens need a `restart`. Where something was fetched from makes no difference as long as it
+    is the same thing.
     """
     return tuple(_changes(_without_sources(old), _without_sources(new)))
 
@@ -46,9 +49,12 @@ def _changes(old: FleetSpec, new: FleetSpec) -> Iterator[Change]:
     for what in ("base", "listen"):
         if getattr(old, what) != getattr(new, what):
             yield Change(what, "change", _RESTART, _fields(getattr(old, what), getattr(new, what)))
+    if old.store != new.store:  # its URL may hold a password
+        yield Change("store", "change", _RESTART, "url changed")
     yield from _pools(_by_name(old.pools), _by_name(new.pools))
     yield from _adapters(_by_name(old.adapters), _by_name(new.adapters))
     yield from _aliases(old.aliases, new.aliases)
+    yield from _limits(old.limits, new.limits)
     if old.gateway != new.gateway:
         yield Change("gateway", "change", _LIVE, _fields(old.gateway, new.gateway))
 
@@ -69,8 +75,8 @@ def _pools(old: Mapping[str, PoolSpec], new: Mapping[str, PoolSpec]) -> Iterator
 
 
 def _pool_how(old: PoolSpec, new: PoolSpec) -> str:
-    """Only the number of replicas, and with it the URLs of external ones, changes without new engines."""
-    same = msgspec.structs.replace(new, replicas=old.replicas, urls=old.urls)
+    """How many replicas there are, and with it the URLs of external ones, and for whom, changes without new engines."""
+    same = msgspec.structs.replace(new, replicas=old.replicas, urls=old.urls, tenants=old.tenants)
     return _LIVE if same == old else _ROLLING
 
 
@@ -101,6 +107,14 @@ def _aliases(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]
             yield Change(f"alias {alias}", "add", _LIVE, target)
         elif old[alias] != target:
             yield Change(f"alias {alias}", "change", _LIVE, f"{old[alias]} -> {target}")
+
+
+def _limits(old: Mapping[str, Limits], new: Mapping[str, Limits]) -> Iterator[Change]:
+    for name in (*old, *(name for name in new if name not in old)):
+        before, after = old.get(name, _NO_LIMITS), new.get(name, _NO_LIMITS)
+        if before != after:
+            kind = "add" if before == _NO_LIMITS else "remove" if after == _NO_LIMITS else "change"
+            yield Change(f"limits of {name}", kind, _LIVE, _fields(before, after))
 
 
 def _fields(old: msgspec.Struct, new: msgspec.Struct) -> str:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tuneplex.types import Principal, Replica, ReplicaState, Route
+from tuneplex.identity import Principal
+from tuneplex.policy.permission import permits
+from tuneplex.types import Model, Replica, ReplicaState, Route
 
 __all__ = ["eligible"]
 
 
 def eligible(
-    principal: Principal,  # noqa: ARG001 - permission, region and isolation will be decided by it, here
-    version: str,
+    principal: Principal,
+    model: Model,
     route: Route,
     replicas: Iterable[Replica],
 ) -> tuple[Replica, ...]:
@@ -22,18 +24,29 @@ def eligible(
 
     Args:
         principal: Who asks.
-        version: What for: `Model.version`.
+        model: What for.
         route: By which route.
         replicas: To choose from.
 
     Returns:
-        Those that are ready, have the version loaded and offer the route, in the given order.
+        Those that are ready, have the model's version loaded, offer the route and are for this tenant, in the given
+        order; none if the principal may not call the model at all.
     """
-    ready = ReplicaState.READY
+    if not permits(principal.grant, model):
+        return ()
+    ready, version = ReplicaState.READY, model.version
     return tuple(
         [
             replica
             for replica in replicas
-            if replica.state is ready and version in replica.serves and route in replica.routes
+            if replica.state is ready
+            and version in replica.serves
+            and route in replica.routes
+            and _is_for(principal, replica)
         ]
     )
+
+
+def _is_for(principal: Principal, replica: Replica) -> bool:
+    """A reserved replica is for its tenants, a shared one for all who need no isolation."""
+    return principal.tenant in replica.tenants if replica.tenants else not principal.isolated

@@ -15,6 +15,8 @@ __all__ = ["Asker", "named_tool"]
 
 _SAID = "sunny"
 _MOST_LOGPROBS = 20
+_LONGEST_SALT = 128
+_NOT_IN_SALTS = frozenset("@/\\\0")
 
 
 class Asker:
@@ -31,6 +33,7 @@ class Asker:
 
     def chat(self, request: ChatRequest, model: str) -> Ask:
         """What a chat completion asks for."""
+        _check_salt(request.cache_salt)
         _check_chat(request)
         prompt = self._tokenizer.chat(
             [(str(turn.get("role")), text_of(turn.get("content"))) for turn in request.messages]
@@ -47,6 +50,7 @@ class Asker:
 
     def completion(self, request: CompletionRequest, model: str) -> Ask:
         """What a plain completion asks for."""
+        _check_salt(request.cache_salt)
         if request.prompt == []:
             raise Refusal("You must pass at least one prompt")
         if request.prompt is None or request.prompt == "":
@@ -61,6 +65,7 @@ class Asker:
 
     def responses(self, request: ResponsesRequest, model: str) -> Ask:
         """What a request to the Responses API asks for."""
+        _check_salt(request.cache_salt)
         turns = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
         if request.instructions:
             turns = [{"role": "system", "content": request.instructions}, *turns]
@@ -176,6 +181,16 @@ def _structured(response_format: dict[str, Any] | None) -> str | None:
             return _said(given.get("schema") or {})
         case _:
             return None
+
+
+def _check_salt(salt: object) -> None:
+    if salt is None:
+        return
+    if not isinstance(salt, str) or not salt:
+        raise _wrong("Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt")
+    if len(salt) > _LONGEST_SALT or not _NOT_IN_SALTS.isdisjoint(salt):
+        words = "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\\\', or NUL."
+        raise _wrong(words, "cache_salt")
 
 
 def _check_sampling(request: Sampling) -> None:

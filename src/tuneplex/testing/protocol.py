@@ -81,6 +81,7 @@ class Sampling(msgspec.Struct, kw_only=True):
     return_token_ids: bool | None = None
     request_id: str | None = None
     response_format: dict[str, Any] | None = None
+    cache_salt: Any = None
 
 
 class ChatRequest(Sampling, kw_only=True):
@@ -123,6 +124,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     top_p: float | None = None
     user: str | None = None
     ignore_eos: bool = False
+    cache_salt: Any = None
 
     is_chat: ClassVar[bool] = True
 

@@ -149,6 +149,7 @@ class Routes:
     async def _chat(self, exchange: Exchange, record: Record) -> None:
         request = decode(ChatRequest, exchange.headers.get("content-type", ""), exchange.body)
         ask = self._asker.chat(request, self._known(request.model))
+        record.cache_salt = request.cache_salt
         tool = named_tool(request.tools or [], request.tool_choice)
         answer = ChatAnswer(
             self._tokenizer,
@@ -163,6 +164,7 @@ class Routes:
     async def _completion(self, exchange: Exchange, record: Record) -> None:
         request = decode(CompletionRequest, exchange.headers.get("content-type", ""), exchange.body)
         ask = self._asker.completion(request, self._known(request.model))
+        record.cache_salt = request.cache_salt
         request_id = exchange.headers.get("x-request-id", request.request_id)
         await self._serve(exchange, record, ask, CompletionAnswer(self._tokenizer, ask, request_id))
 
@@ -173,6 +175,7 @@ class Routes:
             words = f"Response with id '{request.previous_response_id}' not found."
             raise Refusal(words, status=404, kind="invalid_request_error", param="response_id")
         ask = self._asker.responses(request, model)
+        record.cache_salt = request.cache_salt
         tool = named_tool(request.tools, request.tool_choice)
         answer = ResponsesAnswer(ask, request, tool=str(tool["name"]) if tool else None)
         await self._serve(exchange, record, ask, answer, done=b"")

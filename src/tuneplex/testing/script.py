@@ -97,6 +97,7 @@ class Record:
         script: How it was answered.
         received_at: When all of it had come, on the clock of `time.perf_counter`, as are the other times.
         model: The model it named, once that was understood.
+        cache_salt: What its prompt is kept apart by in the prefix cache, None for nothing.
         prompt_ids: The token ids of its (first) prompt.
         reply_ids: The token ids that were generated so far, for each choice.
         finish_reasons: Why each choice ended; missing while it has not.
@@ -117,6 +118,7 @@ class Record:
         self.script = Script()
         self.received_at = time.perf_counter()
         self.model: str | None = None
+        self.cache_salt: str | None = None
         self.prompt_ids: list[int] = []
         self.reply_ids: list[list[int]] = []
         self.finish_reasons: dict[int, str] = {}
@@ -182,6 +184,7 @@ class Record:
             "headers": self.headers,
             "body": self.body.decode("utf-8", "replace"),
             "model": self.model,
+            "cache_salt": self.cache_salt,
             "status": self.status,
             "prompt_ids": self.prompt_ids,
             "reply_ids": self.reply_ids,

@@ -71,7 +71,7 @@ class Server:
             prompt_tokens = sum(map(len, ask.prompts))
             sequences = len(ask.prompts) * ask.n
             async with self._scheduler.seat(sequences=sequences, adapter=adapter, prompt_tokens=prompt_tokens) as seat:
-                run.admitted(prompt_tokens)
+                run.admitted(prompt_tokens * ask.n)  # vLLM's counter has a prompt once for each of its choices
                 self._tiers.step(self._scheduler.batch)
                 if stream is not None:
                     await self._stream(stream, run, answer, seat, done)

@@ -139,17 +139,7 @@ def test_reader_that_leaves_is_no_error(running: CommandLine) -> None:
 
 def test_names_are_completed(running: CommandLine) -> None:
     """The shell completes fleets, processes and models of fleets, by typer's own mechanism."""
-
-    def completed(*words: str) -> list[str]:
-        env = {"_TUNEPLEX_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-        script = (
-            f"exec {sys.executable} -c 'import sys; sys.argv[0] = \"tuneplex\"; import tuneplex.cli as c; c.main()'"
-        )
-        done = subprocess.run(
-            ["/bin/sh", "-c", script], env=running.env | env, capture_output=True, text=True, check=False
-        )
-        return done.stdout.split()
-
+    completed = running.completed
     assert completed("tuneplex", "status", "--fleet", "s") == ["shop"]
     assert completed("tuneplex", "logs", "de") == ["default-0"]
     assert completed("tuneplex", "ask", "con") == ["contacts"]

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from typer.testing import CliRunner
 from tests.support.command_line import CommandLine, write_adapter
 from tests.support.documents import ROOT, Block, blocks
 from tuneplex.cli.main import build
-from tuneplex.errors import ApiError
+from tuneplex.errors import ApiError, NotFound
 from tuneplex.fleetfile import load
-from tuneplex.gateway.pages import unknown_model
+from tuneplex.gateway.pages import known_model
+from tuneplex.identity import Grant
+from tuneplex.types import FleetView
 
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 COMMANDS = [
@@ -34,7 +37,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 def as_here(text: str, running: CommandLine) -> str:
     """An example with this fleet's address and key."""
     status = json.loads(running.run("status", "--json").stdout)
-    return text.replace("http://127.0.0.1:8000/v1", status["url"]).replace("your-key", "sk-shop")
+    return text.replace("http://127.0.0.1:8000", status["url"].removesuffix("/v1")).replace("your-key", "sk-shop")
 
 
 @pytest.mark.parametrize("block", blocks("python", "README.md"), ids=str)
@@ -82,7 +85,31 @@ def test_readme_commands_run_in_their_order(cli: CommandLine) -> None:
     assert cli.processes() == {}
 
 
-@pytest.mark.parametrize("block", blocks("yaml", "README.md", "docs/engines.md"), ids=str)
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not on this machine")
+def test_keys_page_works_from_top_to_bottom(cli: CommandLine) -> None:
+    """All commands of the page about keys succeed in one shell, in their order, on a fleet that was just started."""
+    assert cli.run("up", "--detach").returncode == 0
+    script = as_here("\n".join(_keys_page()), cli)
+    env = cli.env | {"PATH": f"{Path(sys.executable).parent}:{cli.env['PATH']}"}
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    done = subprocess.run(command, cwd=cli.directory, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"state":"active"' in done.stdout  # what curl was told of the key that it made
+    assert "error" not in done.stdout
+
+
+def _keys_page() -> Iterator[str]:
+    """The page's commands as they run without a person: `KEY_ID` is the newest key, and questions are answered."""
+    page = (ROOT / "docs/keys.md").read_text()
+    newest = '"$(tuneplex keys list | tail -n 1 | cut -d " " -f 1)"'
+    for text in re.findall(r"^```(?:console|bash)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        for line in text.replace("KEY_ID", newest).splitlines():
+            yield f"{line} --yes" if line.startswith(("tuneplex keys revoke", "tuneplex tenants remove")) else line
+
+
+@pytest.mark.parametrize(
+    "block", blocks("yaml", "README.md", "docs/engines.md", "docs/keys.md", "docs/store.md"), ids=str
+)
 def test_fleet_file_examples_are_valid(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fleet file that is shown passes the checks, given the files it names."""
     monkeypatch.setenv("ENGINE_KEY", "sk-engine")
@@ -104,7 +131,9 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_error_example_is_what_the_gateway_says() -> None:
     """The error shown in the API page is the gateway's own, word for word."""
     (block,) = blocks("json", "docs/api.md")
-    assert json.loads(unknown_model("legla").body()) == json.loads(block.text)
+    with pytest.raises(NotFound) as refused:
+        known_model(FleetView(), Grant(), "legla")
+    assert json.loads(refused.value.body()) == json.loads(block.text)
 
 
 def test_error_table_names_each_status() -> None:

@@ -246,7 +246,9 @@ async def test_a_replica_drains_only_when_every_gateway_has_let_go(stage: Stage,
         controlled(fleet(pool=PoolSpec("default", replicas=2)), {"local": stage}) as controller,
         controller.publisher.listening(socket),
     ):
-        subscriber = Subscriber(socket, on_view=views.append, report=report, interval_s=0.02)
+        subscriber = Subscriber(
+            socket, on_view=views.append, on_access=lambda _access: None, report=report, interval_s=0.02
+        )
         feeding = asyncio.create_task(subscriber.run())
         await until(controller, lambda status: [one.state for one in status.replicas] == ["ready", "ready"])
         controller.apply(fleet())

@@ -14,7 +14,8 @@ import pytest
 from tuneplex.feed import Publisher, Subscriber
 from tuneplex.feed.frames import FrameError, pack, read_frame
 from tuneplex.feed.sockets import private_socket
-from tuneplex.types import FleetView, GatewayReport, Model, Replica
+from tuneplex.identity import Access, Key, Limits, Tenant
+from tuneplex.types import FleetView, GatewayReport, Leases, Model, Replica
 
 
 @pytest.fixture
@@ -25,10 +26,12 @@ def path() -> Iterator[Path]:
 
 
 class Gateway:
-    """What a subscriber talks to: it keeps the views, and reports what it is told to."""
+    """What a subscriber talks to: it keeps what it is sent, and reports what it is told to."""
 
     def __init__(self) -> None:
         self.views: list[FleetView] = []
+        self.accesses: list[Access] = []
+        self.leases: list[Leases] = []
         self.arrived = asyncio.Event()
         self.outstanding: dict[str, int] = {}
 
@@ -53,7 +56,14 @@ class Gateway:
 async def subscribed(path: Path) -> AsyncIterator[Gateway]:
     """A gateway that is subscribed for as long as the block runs."""
     gateway = Gateway()
-    subscriber = Subscriber(path, on_view=gateway.take, report=gateway.report, interval_s=0.02)
+    subscriber = Subscriber(
+        path,
+        on_view=gateway.take,
+        on_access=gateway.accesses.append,
+        on_leases=gateway.leases.append,
+        report=gateway.report,
+        interval_s=0.02,
+    )
     task = asyncio.create_task(subscriber.run())
     try:
         yield gateway
@@ -90,6 +100,39 @@ async def test_nothing_is_sent_before_the_first_view(path: Path) -> None:
         await until(lambda: publisher.reports)
         assert gateway.views == []
         assert publisher.connected == 1
+
+
+async def test_each_kind_of_value_goes_down_by_itself(path: Path) -> None:
+    """A gateway gets the latest of each kind, and one kind does not wait for the other."""
+    access = Access(3, required=True, salt="s", tenants=(Tenant("acme"),), keys=(Key("k1", "acme", "0" * 64),))
+    publisher = Publisher()
+    async with publisher.listening(path), subscribed(path) as early:
+        await publisher.publish(access)
+        await until(lambda: early.accesses)
+        assert early.views == []
+        await publisher.publish(FleetView(1))
+        await publisher.publish(msgspec.structs.replace(access, generation=4))
+        async with subscribed(path) as late:
+            await late.until(1)
+            await until(lambda: late.accesses)
+            assert [one.generation for one in late.accesses] == [4]
+        await until(lambda: len(early.accesses) > 1)
+        assert early.accesses == [access, msgspec.structs.replace(access, generation=4)]
+        assert [view.generation for view in early.views] == [1]
+
+
+async def test_leases_go_down_whole(path: Path) -> None:
+    """Shares arrive as they were made, whoever they are for, the latest for who comes late."""
+    leases = Leases(9, {0: {"tenant acme": Limits(3, None, 5)}, 7: {}}, {"tenant acme": Limits(4, None, 9)}, 20000)
+    publisher = Publisher()
+    async with publisher.listening(path):
+        await publisher.publish(Leases(8))
+        await publisher.publish(leases)
+        async with subscribed(path) as gateway:
+            await until(lambda: gateway.leases)
+            assert gateway.leases == [leases]
+            assert not gateway.views
+            assert not gateway.accesses
 
 
 async def test_a_late_gateway_gets_the_latest_view(path: Path) -> None:
@@ -156,6 +199,27 @@ async def test_noise_is_cut_off(path: Path) -> None:
         assert await reader.read() == b""
         writer.close()
         await until(lambda: publisher.connected == 1 and publisher.reports)
+
+
+async def test_a_control_that_is_not_understood_is_asked_again_later(path: Path) -> None:
+    """What is no value of ours changes nothing, and a gateway does not spin over it."""
+    connections = 0
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        body = msgspec.msgpack.encode({"generation": 7, "models": {}})  # a view as it was before there were two kinds
+        writer.write(len(body).to_bytes(4, "big") + body)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_unix_server(speak, path=str(path))
+    async with server, subscribed(path) as gateway:
+        await until(lambda: connections)
+        await asyncio.sleep(0.3)
+        assert connections == 1
+        assert not gateway.views
+        assert not gateway.accesses
 
 
 async def test_frames() -> None:

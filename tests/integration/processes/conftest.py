@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from tests.support.fleets import Fleet, MakeFleet, one_pool
+from tests.support.postgres import postgres
 from tuneplex.testing import write_fake_python
 from tuneplex.types import AdapterVersion
+
+__all__ = ["postgres"]
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,8 +14,10 @@ from tuneplex.cli.terminal import Cell, Sheet, Terminal, plain, table
 from tuneplex.types import (
     AdapterStatus,
     AdapterVersion,
+    Base,
     Change,
     FleetSpec,
+    GatewaySettings,
     GatewayStatus,
     ReplicaState,
     ReplicaStatus,
@@ -240,3 +243,28 @@ def test_start_picture_shows_each_replica(width: int) -> None:
     assert all(f"default-{number}" in picture for number in range(3))
     assert max(map(len, picture.splitlines())) <= width
     assert "starting the fleet" in drawn(news.starting(None, 0.5), width)
+
+
+def test_reserved_pools_are_named_once() -> None:
+    """Each pool that is not for everybody has a line of its own, however many replicas it has."""
+    own = [replica(name=f"own-{number}", pool="own", tenants=("acme", "eu")) for number in range(2)]
+    assert render.reserved(status(replica(), *own)) == ("pool own: only for acme, eu",)
+    assert render.reserved(status(replica())) == ()
+
+
+@pytest.mark.parametrize(
+    "settings,keys,words",
+    [
+        ({}, False, "none is asked for"),
+        ({}, True, "tuneplex keys list"),
+        ({"require_key": True}, False, "tuneplex keys create"),
+        ({"require_key": True}, True, "tuneplex keys list"),
+        ({"key_sha256": "00"}, False, "the one of the fleet file"),
+        ({"key_sha256": "00"}, True, "or a tenant's"),
+    ],
+)
+def test_welcome_says_which_key_is_needed(settings: dict[str, Any], *, keys: bool, words: str) -> None:
+    """Who has just started a fleet reads whether a key is asked for, and where it comes from."""
+    spec = FleetSpec("support", Base("smollm2", ""), gateway=GatewaySettings(**settings))
+    rows = {row[0].text: row[1].text for row in render.welcome(status(), spec, 1.0, "Ctrl-C", keys=keys).rows}
+    assert words in rows["key"]

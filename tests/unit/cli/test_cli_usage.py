@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -16,9 +17,9 @@ from tuneplex.cli.main import build, run
 
 def commands() -> Iterator[tuple[str, ...]]:
     """Each command's words."""
-    groups = {"adapters": ("list",), "config": ("show",), "engine": ("install",)}
-    for name in get_command(build(decorated=False)).commands:  # type: ignore[attr-defined]
-        yield from ((name, verb) for verb in groups[name]) if name in groups else ((name,),)
+    tree: dict[str, Any] = get_command(build(decorated=False)).commands  # type: ignore[attr-defined]
+    for name, command in tree.items():
+        yield from ((name, verb) for verb in command.commands) if hasattr(command, "commands") else ((name,),)
 
 
 @pytest.mark.parametrize("words", list(commands()), ids=" ".join)
@@ -38,6 +39,9 @@ def test_help_lists_every_command_in_a_full_sentence(capsys: pytest.CaptureFixtu
     assert run(["--help"]) == 0
     assert bare == capsys.readouterr().out
     assert "..." not in bare.partition("Commands:")[2]
+    for group in {words[0] for words in commands() if len(words) > 1}:
+        assert run([group, "--help"]) == 0
+        assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
 
 
 def test_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,3 +81,15 @@ def test_help_does_not_load_what_it_does_not_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_commands_load_neither_the_servers_nor_the_database() -> None:
+    """A command that asks a running fleet stays quick, and completion more so."""
+    script = (
+        "import sys; from tuneplex.cli import complete; complete.tenants(''); complete.keys('');"
+        "print('httpx2' in sys.modules);"
+        "import tuneplex.cli.status, tuneplex.cli.keys, tuneplex.cli.tenants;"
+        "print([name for name in ('starlette', 'uvicorn', 'sqlalchemy', 'pydantic') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["False", "[]"]

@@ -20,11 +20,13 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "Top level": schema.FleetFile,
     "`base`": schema.BaseSection,
     "`adapters.NAME`": schema.AdapterSection,
+    "`limits`": schema.LimitsSection,
     "`pools.NAME`": schema.PoolSection,
     "`engine`": schema.EngineSection,
     "`gateway`": schema.GatewaySection,
     "`gateway.tls`": schema.TlsSection,
     "`gateway.timeouts`": schema.TimeoutsSection,
+    "`store`": schema.StoreSection,
 }
 KEYS = [(title, key) for title, section in SECTIONS.items() for key in section.model_fields]
 

@@ -29,6 +29,7 @@ def test_origins(load_text: LoadText, tmp_path: Path) -> None:
     assert found["gateway.timeouts.first_byte"] == ("10m00s", "default")
     assert found["pools.default.max_loras"] == ("-", "derived: one for each adapter, at most 4")
     assert found["pools.default.replicas"] == ("1", "default")
+    assert found["store.url"] == ("-", "derived: a file in the state directory")
 
 
 def test_keys_that_mean_nothing_are_left_out(load_text: LoadText) -> None:
@@ -45,6 +46,7 @@ def test_secrets_are_masked(load_text: LoadText) -> None:
     text = (
         "base: models/tiny\n"
         "gateway: {key: hunter2}\n"
+        "store: postgresql://me:hunter7@h/d\n"
         "pools:\n"
         "  x: {launcher: external, url: 'http://h:1', key: hunter3}\n"
         "  l:\n"
@@ -55,8 +57,9 @@ def test_secrets_are_masked(load_text: LoadText) -> None:
     assert "hunter" not in str(explain(file)) + repr(file)
     found = settings(text, load_text)
     assert found["gateway.key"] == ("********", "fleet.yaml:2")
-    assert found["pools.l.env.HF_TOKEN"] == ("********", "fleet.yaml:6")
-    assert found["pools.l.env.OMP_NUM_THREADS"] == ("2", "fleet.yaml:6")
+    assert found["store.url"] == ("********", "fleet.yaml:3")
+    assert found["pools.l.env.HF_TOKEN"] == ("********", "fleet.yaml:7")
+    assert found["pools.l.env.OMP_NUM_THREADS"] == ("2", "fleet.yaml:7")
     assert [found[f"pools.l.engine_args[{i}]"][0] for i in range(5)] == [
         "--hf-token",
         "********",
@@ -79,7 +82,27 @@ def test_resolved_values_are_shown(load_text: LoadText) -> None:
     assert found["gateway.key"] == ("********", "environment: TUNEPLEX_API_KEY")
 
 
+def test_store_of_an_environment_variable(load_text: LoadText) -> None:
+    """A store's URL from the environment is told by the variable's name, not by its value."""
+    file = load_text("base: models/tiny\nstore: {url_env: STORE_URL}\n")
+    env = {"STORE_URL": "postgresql://me:hunter2@h/d"}
+    spec = resolve(file, base=Base("tiny", "/t"), adapters=[], python="", env=env)
+    found = {key: (value, origin) for key, value, origin in explain(file, spec)}
+    assert found["store.url"] == ("********", "derived: from store.url_env")
+    assert found["store.url_env"] == ("STORE_URL", "fleet.yaml:2")
+
+
 def test_every_setting_appears_once(load_text: LoadText) -> None:
     """No key is listed twice."""
     keys = [key for key, _, _ in explain(load_text("base: models/tiny\nadapters: {a: adapters/one}\n"))]
     assert len(keys) == len(set(keys))
+
+
+def test_limits(load_text: LoadText) -> None:
+    """A model's limits are shown where there are any, with the line that sets them."""
+    text = "base: models/tiny\nadapters:\n  a: {source: adapters/one}\n  b:\n    source: adapters/one\n    limits:\n"
+    found = settings(text + "      requests_per_minute: 60\n", load_text)
+    assert found["base.limits"] == ("-", "default")
+    assert found["adapters.a.limits"] == ("-", "default")
+    assert found["adapters.b.limits.requests_per_minute"] == ("60", "fleet.yaml:7")
+    assert found["adapters.b.limits.concurrent"] == ("-", "default")

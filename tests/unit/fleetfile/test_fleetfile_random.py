@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ SECTIONS = (
     schema.GatewaySection,
     schema.TlsSection,
     schema.TimeoutsSection,
+    schema.StoreSection,
 )
 KNOWN = sorted({key for section in SECTIONS for key in section.model_fields})
 VALUES = [
@@ -37,6 +39,17 @@ VALUES = [
     "*",
 ]
 
+# Ways to write a store with a password, most of them wrong.
+STORES: tuple[Callable[[str], object], ...] = (
+    lambda secret: f"postgresql://me:{secret}@h/d",
+    lambda secret: {"url": f"postgresql://me:{secret}@h/d", "url_env": "URL"},
+    lambda secret: {"url": f"mysql://me:{secret}@h/d"},
+    lambda secret: {"url": f"postgresql://me:{secret}@h:port/d"},
+    lambda secret: {"url": [secret]},
+    lambda secret: {"url_env": f"postgresql://me:{secret}@h/d"},
+    lambda secret: [secret],
+)
+
 keys = st.sampled_from([*KNOWN, "a", "b", "<<"]) | st.text(max_size=8)
 scalars = st.sampled_from(VALUES) | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 structures = st.recursive(
@@ -51,6 +64,7 @@ files = st.fixed_dictionaries(
         "pools": structures | st.dictionaries(keys, st.dictionaries(st.sampled_from(KNOWN), structures, max_size=5)),
         "gateway": structures | st.dictionaries(st.sampled_from(KNOWN), structures, max_size=5),
         "engine": structures,
+        "store": structures,
     },
 )
 quick = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -113,13 +127,15 @@ def test_yaml_syntax(file: Path, text: str) -> None:
 
 
 @quick
-@given(files, st.text("abcdefgh", min_size=12, max_size=12))
-def test_secrets_never_appear(file: Path, structure: dict[str, object], secret: str) -> None:
-    """Whatever else is wrong, a key is neither in the message nor in the listing."""
+@given(files, st.text("abcdefgh", min_size=12, max_size=12), st.sampled_from(STORES))
+def test_secrets_never_appear(
+    file: Path, structure: dict[str, object], secret: str, store: Callable[[str], object]
+) -> None:
+    """Whatever else is wrong, a key or a password is neither in the message nor in the listing."""
     secret = f"sk-{secret}-ks"
     gateway = structure.get("gateway")
     others = gateway if isinstance(gateway, dict) else {}
-    structure = structure | {"gateway": others | {"key": secret}}
+    structure = structure | {"gateway": others | {"key": secret}, "store": store(secret)}
     file.write_text(yaml.safe_dump(structure))
     try:
         text = str(explain(load(file)))

@@ -9,6 +9,8 @@ import pytest
 
 from tuneplex.errors import FleetFileError
 from tuneplex.fleetfile import FleetFile, resolve
+from tuneplex.identity import Limits
+from tuneplex.records import mint
 from tuneplex.types import AdapterVersion, Base, FleetSpec, PoolSpec
 
 LoadText = Callable[[str | bytes], FleetFile]
@@ -81,6 +83,17 @@ def test_adapter_with_a_pool_goes_there(load_text: LoadText) -> None:
     assert pools_of(resolved(load_text(text), {"a": 8})) == {"a": "big"}
 
 
+def test_reserved_pools_take_only_adapters_that_name_them(load_text: LoadText) -> None:
+    """An adapter without a pool goes where everybody can call it, unless all pools are reserved."""
+    text = (
+        "base: models/tiny\nadapters: {a: {source: adapters/one, pool: own}, b: adapters/two}\n"
+        "pools: {own: {tenants: [acme]}, all: {}}\n"
+    )
+    assert pools_of(resolved(load_text(text), {"a": 8, "b": 8})) == {"a": "own", "b": "all"}
+    text = adapters("a") + "pools: {own: {tenants: [acme]}}\n"
+    assert pools_of(resolved(load_text(text), {"a": 8})) == {"a": "own"}
+
+
 @pytest.mark.parametrize(
     "pools, rank, message, hint",
     [
@@ -136,7 +149,7 @@ def test_all_settings_of_a_pool_arrive(load_text: LoadText) -> None:
     """Each key of a local pool ends up in its specification."""
     text = (
         "base: models/tiny\npools: {p: {replicas: 3, max_loras: 2, max_cpu_loras: 5, max_lora_rank: 256, gpus: 1,"
-        " max_model_len: 4096, kv_cache: 2GiB, engine_args: [--seed=1], env: {A: b}}}\n"
+        " max_model_len: 4096, kv_cache: 2GiB, engine_args: [--seed=1], env: {A: b}, tenants: [acme]}}\n"
     )
     assert pool(resolved(load_text(text), {}), "p") == PoolSpec(
         name="p",
@@ -150,6 +163,7 @@ def test_all_settings_of_a_pool_arrive(load_text: LoadText) -> None:
         kv_cache_bytes=2 * 1024**3,
         engine_args=("--seed=1",),
         env={"A": "b"},
+        tenants=("acme",),
     )
 
 
@@ -182,6 +196,13 @@ def test_general_key_from_the_environment(load_text: LoadText) -> None:
     assert spec.gateway.key_sha256 == hashlib.sha256(b"k").hexdigest()
 
 
+def test_tenants_key_in_the_environment_is_not_the_fleets_own(load_text: LoadText) -> None:
+    """A key that a tenant was given must not become one that may do everything and cannot be revoked."""
+    _key, secret = mint("acme", 0)
+    spec = resolved(load_text("base: models/tiny\n"), {}, env={"TUNEPLEX_API_KEY": secret})
+    assert spec.gateway.key_sha256 is None
+
+
 def test_no_key_on_loopback(load_text: LoadText) -> None:
     """On loopback no key is needed."""
     assert resolved(load_text("base: models/tiny\n"), {}).gateway.key_sha256 is None
@@ -200,6 +221,45 @@ def test_missing_key(load_text: LoadText, settings: str, message: str) -> None:
     with pytest.raises(FleetFileError) as caught:
         resolved(load_text(f"base: models/tiny\ngateway: {settings}\n"), {})
     assert str(caught.value) == message
+
+
+def test_no_key_where_one_is_required_anyway(load_text: LoadText) -> None:
+    """An address that is open to others needs no key of the file when nobody may call without one."""
+    text = "base: models/tiny\ngateway: {host: 0.0.0.0, insecure: true, require_key: true}\n"
+    gateway = resolved(load_text(text), {}).gateway
+    assert (gateway.require_key, gateway.key_sha256) == (True, None)
+
+
+URL = "postgresql://me:hunter2@db.example.com:5432/tuneplex"
+
+
+@pytest.mark.parametrize("store", [URL, f"{{url: '{URL}'}}", "{url_env: STORE}"])
+def test_store(load_text: LoadText, store: str) -> None:
+    """The store's URL stands in the file, short or long, or in the environment."""
+    assert resolved(load_text(f"base: models/tiny\nstore: {store}\n"), {}, env={"STORE": URL}).store == URL
+
+
+@pytest.mark.parametrize("store", ["", "store:\n", "store: {}\n"])
+def test_no_store(load_text: LoadText, store: str) -> None:
+    """Without a URL the store is the one in the state directory."""
+    assert resolved(load_text(f"base: models/tiny\n{store}"), {}, env={}).store == ""
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("STORE", "", "the environment variable STORE is not set"),
+        ("store", "", "the environment variable that it names is not set"),
+        ("STORE", "sqlite:///hunter2", "the environment variable STORE should be the URL of a PostgreSQL database"),
+        ("STORE", "postgresql://me:hunter2@h:x/d", "the environment variable STORE is not a URL"),
+    ],
+)
+def test_unusable_store_in_the_environment(load_text: LoadText, name: str, value: str, message: str) -> None:
+    """A store's URL in the environment that is none is refused without being shown."""
+    with pytest.raises(FleetFileError) as caught:
+        resolved(load_text(f"base: models/tiny\nstore: {{url_env: {name}}}\n"), {}, env={name: value})
+    assert str(caught.value) == f"fleet.yaml:2: store.url_env: {message}"
+    assert "hunter" not in caught.value.hint
 
 
 def test_unusable_key_in_the_environment(load_text: LoadText) -> None:
@@ -255,3 +315,20 @@ def test_versions_of_other_adapters(load_text: LoadText) -> None:
     for ranks in ({}, {"a": 8, "b": 8}):
         with pytest.raises(ValueError, match="one version for each adapter"):
             resolved(load_text(adapters("a")), ranks)
+
+
+def test_limits_of_models(load_text: LoadText) -> None:
+    """The base and adapters have limits by the names that clients use; what has none is not named."""
+    text = (
+        "base: {source: models/tiny, limits: {concurrent: 4}}\n"
+        "adapters:\n"
+        "  a: {source: adapters/one, limits: {requests_per_minute: 60, tokens_per_minute: 1000, tokens_per_day:}}\n"
+        "  b: {source: adapters/one, limits: {}}\n"
+        "  c: {source: adapters/one, limits:}\n"
+        "  d: adapters/one\n"
+    )
+    spec = resolved(load_text(text), dict.fromkeys("abcd", 8))
+    assert spec.limits == {
+        "tiny": Limits(concurrent=4),
+        "a": Limits(requests_per_minute=60, tokens_per_minute=1000),
+    }

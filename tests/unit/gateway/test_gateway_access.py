@@ -4,44 +4,92 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+import msgspec
 import pytest
 
-from tuneplex.errors import Unauthorized
-from tuneplex.gateway.access import authenticate, cors_headers, is_loopback, preflight_headers
+from tuneplex.errors import Forbidden, Unauthorized
+from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback, preflight_headers
+from tuneplex.gateway.principals import principals
+from tuneplex.identity import Access, Key, Principal, Scope, Tenant
 from tuneplex.types import GatewaySettings
 
-LOCKED = GatewaySettings(key_sha256=sha256(b"sk-secret").hexdigest())
+NOW = 1_000_000
+OPEN = principals(GatewaySettings(), Access())
+LOCKED = principals(GatewaySettings(key_sha256=sha256(b"sk-secret").hexdigest()), Access())
 
 
 @pytest.mark.parametrize("header", [b"Bearer sk-secret", b"bearer sk-secret", b"BEARER  sk-secret "])
 def test_the_right_key_is_let_in(header: bytes) -> None:
     """The scheme's case does not matter, nor do spaces."""
-    assert authenticate(LOCKED, header).tenant == "default"
+    principal = authenticate(LOCKED, header, NOW)
+    assert (principal.tenant, principal.key_id) == ("default", "fleet-file")
 
 
 @pytest.mark.parametrize(
     "header, code",
     [
         (b"", "missing_api_key"),
+        (b" ", "missing_api_key"),
+        (b"Bearer", "missing_api_key"),
+        (b"Bearer\tsk-secret", "missing_api_key"),
+        (b"Bearersk-secret", "missing_api_key"),
+        (b" Bearer sk-secret", "missing_api_key"),
+        (b"Token sk-secret", "missing_api_key"),
         (b"sk-secret", "missing_api_key"),
         (b"Basic sk-secret", "missing_api_key"),
         (b"Bearer ", "invalid_api_key"),
         (b"Bearer sk-secre", "invalid_api_key"),
         (b"Bearer sk-secret2", "invalid_api_key"),
         (b"Bearer \xff", "invalid_api_key"),
+        (b"Bearer sk-secret sk-secret", "invalid_api_key"),
+        (b"Bearer " + "schlüssel".encode(), "invalid_api_key"),
+        (b"Bearer sk-secret" + b"x" * 60_000, "invalid_api_key"),
     ],
 )
 def test_any_other_is_not(header: bytes, code: str) -> None:
     """The error tells a missing key from a wrong one and repeats neither."""
     with pytest.raises(Unauthorized) as caught:
-        authenticate(LOCKED, header)
+        authenticate(LOCKED, header, NOW)
     assert caught.value.code == code
     assert "sk-" not in caught.value.message
 
 
 def test_without_a_key_everybody_is_let_in() -> None:
-    """A gateway on loopback may do without."""
-    assert authenticate(GatewaySettings(), b"").key_id == "none"
+    """A gateway on loopback may do without, and then it does not matter what clients send."""
+    for header in (b"", b"Bearer whatever", b"Basic \xff"):
+        assert authenticate(OPEN, header, NOW).key_id == "none"
+
+
+def test_a_key_opens_until_it_expires() -> None:
+    """At the very second of its end it opens no more, and the error says why."""
+    key = Key("k1", "default", sha256(b"sk-1").hexdigest(), expires=NOW)
+    known = principals(GatewaySettings(), Access(tenants=(Tenant("default"),), keys=(key,)))
+    assert authenticate(known, b"Bearer sk-1", NOW - 0.001).key_id == "k1"
+    for late in (NOW, NOW + 1000):
+        with pytest.raises(Unauthorized) as caught:
+            authenticate(known, b"Bearer sk-1", late)
+        assert caught.value.code == "expired_api_key"
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+def test_a_key_is_for_its_scopes_only(scope: Scope) -> None:
+    """One of the scopes that would do is enough; without any of them the key is refused, whatever else it is for."""
+    principal = Principal("acme", "k1", scopes=(scope,))
+    demand(principal, (scope,))
+    demand(principal, tuple(Scope))
+    with pytest.raises(Forbidden) as caught:
+        demand(principal, tuple(other for other in Scope if other is not scope))
+    assert caught.value.code == "scope_missing"
+
+
+def test_who_has_no_key_is_asked_for_one() -> None:
+    """Where callers need no key, what needs a scope that only keys have asks for a key instead of another one."""
+    with pytest.raises(Unauthorized) as caught:
+        demand(authenticate(OPEN, b"", NOW), (Scope.ADMIN,))
+    assert caught.value.code == "missing_api_key"
+    nameless = msgspec.structs.replace(authenticate(OPEN, b"", NOW), key_id="k1")
+    with pytest.raises(Forbidden):
+        demand(nameless, (Scope.ADMIN,))
 
 
 @pytest.mark.parametrize(

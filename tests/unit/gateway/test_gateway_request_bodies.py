@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuneplex.engines.wire import with_model
+from tuneplex.engines.wire import with_fields
 from tuneplex.errors import BadRequest
 from tuneplex.gateway.body import read_body
 
@@ -42,14 +42,14 @@ def test_only_model_changes(
     if asked is not None:
         items.insert(at, ("model", asked))
     body = json.dumps(dict(items), indent=indent, ensure_ascii=ascii_only).encode()
-    encoded = with_model(read_body(body).fields, "legal@0123")
+    encoded = with_fields(read_body(body).fields, model="legal@0123")
     assert json.loads(encoded) == fields | {"model": "legal@0123"}
 
 
 def test_other_fields_keep_their_spelling() -> None:
     """Numbers are not read and written anew: 1.50 stays 1.50."""
     body = b'{"temperature":1.50,"model": "legal","big":123456789012345678901234567890}'
-    assert with_model(read_body(body).fields, "l@1") == (
+    assert with_fields(read_body(body).fields, model="l@1") == (
         b'{"temperature":1.50,"model":"l@1","big":123456789012345678901234567890}'
     )
 
@@ -61,7 +61,7 @@ def test_a_repeated_model_cannot_slip_past(body: bytes) -> None:
     """The model that was checked is the only one that the engine can find."""
     read = read_body(body)
     assert read.model == "legal"
-    pairs = json.loads(with_model(read.fields, "l@1"), object_pairs_hook=list)
+    pairs = json.loads(with_fields(read.fields, model="l@1"), object_pairs_hook=list)
     assert pairs == [("model", "l@1")]
 
 

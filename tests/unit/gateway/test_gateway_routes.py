@@ -6,6 +6,7 @@ import pytest
 
 from tuneplex.errors import MethodNotAllowed, NotFound
 from tuneplex.gateway.routes import Page, find_target
+from tuneplex.identity import Scope
 from tuneplex.types import Route
 
 
@@ -61,12 +62,45 @@ def test_pages_answer_get_and_head(path: str, page: Page, model: str) -> None:
         "/d/a/health",
         "/d/a/v1/d/b/v1/models",
         "/healthz",
+        "/admin",
+        "/administrator/keys",
+        "/d/legal/v1/admin/keys",
+        "/d/legal/admin/keys",
     ],
 )
 def test_other_paths_do_not_exist(path: str) -> None:
     """Nothing else is guessed."""
     with pytest.raises(NotFound):
         find_target("POST", path)
+
+
+def test_all_below_admin_is_for_control() -> None:
+    """Every method that control knows is let through, on whatever path; what the path means is control's business."""
+    for path in ("/admin/", "/admin/keys", "/admin/keys/k1/rotate", "/admin/%2e%2e/health"):
+        for method in ("GET", "HEAD", "POST", "PATCH", "DELETE"):
+            assert find_target(method, path).page is Page.ADMIN
+        with pytest.raises(MethodNotAllowed):
+            find_target("PUT", path)
+
+
+@pytest.mark.parametrize(
+    "path, scopes",
+    [
+        ("/v1/chat/completions", {Scope.USE}),
+        ("/d/legal/v1/embeddings", {Scope.USE}),
+        ("/v1/models", {Scope.USE}),
+        ("/v1/models/legal", {Scope.USE}),
+        ("/d/legal/v1/models", {Scope.USE}),
+        ("/metrics", {Scope.USAGE, Scope.ADMIN}),
+        ("/admin/keys", {Scope.ADMIN}),
+        ("/health", set()),
+        ("/ready", set()),
+    ],
+)
+def test_what_a_path_needs(path: str, scopes: set[Scope]) -> None:
+    """The API needs a key to use it, control's pages another one, and whether the gateway lives is for everybody."""
+    method = "POST" if path.endswith(("completions", "embeddings")) else "GET"
+    assert set(find_target(method, path).scopes) == scopes
 
 
 def test_routes_take_only_post() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tuneplex.identity import Principal
 from tuneplex.policy import eligible, least_outstanding
-from tuneplex.types import Principal, Replica, ReplicaState, Route
+from tuneplex.types import Model, Replica, ReplicaState, Route
 
 ANYBODY = Principal("default", "default")
+BASE = Model("base", "base")
 READY = Replica("r0", "default", "vllm", "unix:/x", serves={"base": "base"})
 
 
@@ -16,15 +18,15 @@ READY = Replica("r0", "default", "vllm", "unix:/x", serves={"base": "base"})
 def test_only_ready_replicas_take_requests(state: ReplicaState) -> None:
     """A replica in any other state is passed over."""
     other = msgspec.structs.replace(READY, name="r1", state=state)
-    assert eligible(ANYBODY, "base", Route.CHAT, (other, READY)) == (READY,)
+    assert eligible(ANYBODY, BASE, Route.CHAT, (other, READY)) == (READY,)
 
 
 def test_a_replica_must_have_the_version_and_the_route() -> None:
     """What is not loaded or not offered there cannot be asked for there."""
     chat_only = msgspec.structs.replace(READY, routes=frozenset({Route.CHAT}))
-    assert eligible(ANYBODY, "legal@1", Route.CHAT, (READY,)) == ()
-    assert eligible(ANYBODY, "base", Route.EMBEDDINGS, (chat_only,)) == ()
-    assert eligible(ANYBODY, "base", Route.CHAT, (chat_only,)) == (chat_only,)
+    assert eligible(ANYBODY, Model("legal", "legal@1", parent="base"), Route.CHAT, (READY,)) == ()
+    assert eligible(ANYBODY, BASE, Route.EMBEDDINGS, (chat_only,)) == ()
+    assert eligible(ANYBODY, BASE, Route.CHAT, (chat_only,)) == (chat_only,)
 
 
 def test_the_least_loaded_replica_is_chosen() -> None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 import msgspec
 
 from tuneplex.engines.rename import Renamer
-from tuneplex.engines.wire import engine_error, stream_error, with_model
+from tuneplex.engines.wire import engine_error, stream_error, with_fields
 from tuneplex.errors import ApiError
 from tuneplex.types import Route
 
@@ -25,14 +25,16 @@ class OpenAIDialect:
 
     # Generated text cannot contain it: its quotes are escaped.
     error_mark = b'data: {"error"'
+    # OpenAI's own API can; some others refuse the field. Then the request is sent again without.
+    takes_options: bool | None = None
 
     def path(self, route: Route) -> str:
         """`/v1/…`, as OpenAI names it."""
         return f"/v1/{route.value}"
 
-    def encode(self, fields: dict[str, msgspec.Raw], *, name: str) -> bytes:
-        """The client's own fields with another `model`."""
-        return with_model(fields, name)
+    def encode(self, fields: dict[str, msgspec.Raw], *, name: str, salt: str) -> bytes:  # noqa: ARG002 - only vLLM has salts
+        """The client's own fields with another `model`. OpenAI's API has no salt, and servers refuse strange fields."""
+        return with_fields(fields, model=name)
 
     def renamer(self, *, name: str, shown: str) -> Renamer:
         """Exchanges the values of `model` fields."""

@@ -1,0 +1,47 @@
+"""Times as people give them to a command, and as they read them in its answers."""
+
+from __future__ import annotations
+
+import time
+
+from tuneplex.errors import UserError
+from tuneplex.units import parse_duration
+
+__all__ = ["distance", "moment", "seconds"]
+
+_STEPS = ((86400, "day"), (3600, "hour"), (60, "minute"))
+
+
+def seconds(text: str, option: str) -> float:
+    """A duration from the command line.
+
+    Raises:
+        UserError: It is none.
+    """
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UserError(f"{option}: {error}; for long times use days: 90d") from None
+
+
+def distance(then: float, now: float) -> str:
+    """How far a moment is away: `in 89 days`, `in 3 hours`, `2 minutes ago`, `now`."""
+    words = _count(abs(then - now))
+    if not words:
+        return "now" if then > now else "just now"
+    return f"in {words}" if then > now else f"{words} ago"
+
+
+def _count(seconds_away: float) -> str:
+    """The largest unit that fits, rounded to the nearest; up to two days are told in hours, so that little is lost."""
+    for step, unit in _STEPS:
+        least = 2 * step if step > _STEPS[-1][0] else step
+        count = round(seconds_away / step)
+        if count * step >= least:
+            return f"{count} {unit}{'s' if count != 1 else ''}"
+    return ""
+
+
+def moment(when: float) -> str:
+    """A moment in this machine's time zone: `2026-11-30 20:15 UTC`."""
+    return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(when))

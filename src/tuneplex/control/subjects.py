@@ -1,0 +1,49 @@
+"""Who and what has limits, and what they have used of them: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tuneplex.control.bodies import LimitUse
+from tuneplex.identity import Access, Limits
+from tuneplex.types import FleetSpec, GatewayReport
+
+__all__ = ["limited", "uses"]
+
+_NONE = Limits()
+
+
+def limited(spec: FleetSpec, access: Access | None) -> dict[str, Limits]:
+    """All subjects that have limits, by name: tenants, keys, models."""
+    tenants = {} if access is None else {f"tenant {tenant.name}": tenant.limits for tenant in access.tenants}
+    keys = {} if access is None else {f"key {key.id}": key.limits for key in access.keys}
+    names = (spec.base.name, *(version.name for version in spec.adapters))
+    models = {f"model {name}": spec.limits.get(name, _NONE) for name in names}
+    return {name: limits for name, limits in {**tenants, **keys, **models}.items() if limits != _NONE}
+
+
+def uses(
+    limits: Mapping[str, Limits], reports: Iterable[GatewayReport], spent: Mapping[str, int]
+) -> tuple[LimitUse, ...]:
+    """What each subject has used of its limits, over all gateways.
+
+    Args:
+        limits: Of all subjects that have any, by name.
+        reports: The latest one of each gateway.
+        spent: Tokens of this day, by subject.
+    """
+    found = tuple(reports)
+    return tuple(_use(name, one, found, spent.get(name, 0)) for name, one in limits.items())
+
+
+def _use(name: str, limits: Limits, reports: Iterable[GatewayReport], day_tokens: int) -> LimitUse:
+    used = [report.used[name] for report in reports if name in report.used]
+    return LimitUse(
+        subject=name,
+        limits=limits,
+        requests=sum(one.requests for one in used),
+        tokens=sum(one.tokens for one in used),
+        day_tokens=day_tokens,
+        concurrent=sum(one.concurrent for one in used),
+        refused=sum(one.refused for one in used),
+    )

@@ -1,0 +1,190 @@
+"""Control's side of sharing limits: what gateways have said and were told, and what they are told next."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from tuneplex.identity import Limits
+from tuneplex.policy.leases import Want, floor, shares
+from tuneplex.types import GatewayReport, Leases, Used
+
+__all__ = ["Lessor"]
+
+_PATIENCE = 3
+_REMEMBERED = 8
+_NEVER_USED = Used()
+_NEVER_TOLD = Limits()
+
+
+class Lessor:
+    """Hears reports, and decides what each gateway may let in.
+
+    It may be new while the gateways are not: their reports say what they go by. Until all of them have been heard,
+    nobody gets more than what those that were heard hold together.
+    """
+
+    def __init__(self) -> None:
+        self._gateways: dict[int, _Gateway] = {}
+        self._last = Leases()
+        self._patience = _PATIENCE
+
+    def heard(self, report: GatewayReport) -> None:
+        """Take in a report."""
+        self._gateways.setdefault(report.gateway, _Gateway()).heard(report)
+
+    def decide(self, limits: Mapping[str, Limits], gateways: int, day: int, spent: Mapping[str, int]) -> Leases | None:
+        """What gateways should be told now; None if it is what they were told last, or too early to say.
+
+        To be called about once a second.
+
+        Args:
+            limits: Of all subjects that have any, by name.
+            gateways: How many share them.
+            day: Today: days of UTC since 1970.
+            spent: Tokens of this day by subject, of all gateways since it began, as far as reports tell.
+        """
+        known = {index: self._gateways.setdefault(index, _Gateway()) for index in range(gateways)}
+        if self._patience and any(gateway.report is None for gateway in known.values()):
+            self._patience -= 1
+            return None
+        asked = {name for gateway in known.values() for name in gateway.subjects()}
+        divided = {name: limits[name] for name in sorted((asked | spent.keys()) & limits.keys())}
+        # Who was not heard is told nothing, and goes on by what it has.
+        given: dict[int, dict[str, Limits]] = {index: {} for index, one in known.items() if one.report is not None}
+        left: dict[str, int] = {}
+        for name, limit in divided.items():
+            if limit.tokens_per_day is not None:
+                left[name] = _left(name, limit.tokens_per_day, known.values(), day, spent.get(name, 0))
+            for index, share in _divide(name, limit, left.get(name), known, day).items():
+                given[index][name] = share
+        return self._tell(Leases(self._last.generation, given, divided, day, left))
+
+    def _tell(self, new: Leases) -> Leases | None:
+        newest = max((known.report.leases for known in self._gateways.values() if known.report is not None), default=0)
+        if new.generation and newest <= new.generation and new == self._last:
+            return None
+        self._last = msgspec.structs.replace(new, generation=max(newest, new.generation) + 1)
+        for index, told in new.shares.items():
+            self._gateways[index].told(self._last.generation, told)
+        return self._last
+
+
+class _Gateway:
+    """What one gateway said last, and what it was told."""
+
+    def __init__(self) -> None:
+        self.report: GatewayReport | None = None
+        self._since = 0
+        self._told: deque[tuple[int, dict[str, Limits]]] = deque()
+
+    def heard(self, report: GatewayReport) -> None:
+        """Believe a report, unless the same process has sent a newer one before."""
+        last = self.report
+        if last is not None and last.pid == report.pid and report.leases < last.leases:
+            return
+        self.report = report
+        self._since = max(self._since, report.leases)
+        # What it goes by still counts: a process that takes its place begins with that.
+        while len(self._told) > 1 and self._told[0][0] < self._since:
+            self._told.popleft()
+
+    def told(self, generation: int, known: dict[str, Limits]) -> None:
+        """It may go by these from any moment on."""
+        self._told.append((generation, known))
+        if len(self._told) > _REMEMBERED:  # it does not say what it goes by: the larger of two counts for both
+            first, second = self._told.popleft(), self._told.popleft()
+            self._told.appendleft((second[0], _larger(first[1], second[1])))
+
+    def subjects(self) -> Iterable[str]:
+        """Those that it has had to do with."""
+        return self.report.used if self.report is not None else ()
+
+    def used(self, name: str) -> Used:
+        """What it has let in of a subject."""
+        return self.report.used.get(name, _NEVER_USED) if self.report is not None else _NEVER_USED
+
+    def held(self, name: str, kind: str, least: int) -> int:
+        """The largest share that it may go by; where it was told none it goes by the least."""
+        found = (getattr(share, kind) for share in self._held(name))
+        return max((least if share is None else share for share in found), default=least)
+
+    def _held(self, name: str) -> Iterator[Limits]:
+        report = self.report
+        if report is not None and name in report.held:
+            yield report.held[name]
+        elif report is None or not self._told or report.leases < self._told[0][0]:
+            yield _NEVER_TOLD  # else what it goes by is among what it was told
+        for _, known in self._told:
+            yield known.get(name, _NEVER_TOLD)
+
+
+def _larger(one: dict[str, Limits], other: dict[str, Limits]) -> dict[str, Limits]:
+    """The larger share of each kind."""
+    return {
+        name: Limits(**{kind: _max(one.get(name), other.get(name), kind) for kind in Limits.__struct_fields__})
+        for name in one.keys() | other.keys()
+    }
+
+
+def _max(one: Limits | None, other: Limits | None, kind: str) -> int | None:
+    known = [value for share in (one, other) if (value := getattr(share, kind, None)) is not None]
+    return max(known, default=None)
+
+
+def _divide(
+    name: str, limits: Limits, left: int | None, gateways: Mapping[int, _Gateway], day: int
+) -> dict[int, Limits]:
+    """The shares of one subject."""
+    found: dict[str, dict[int, int]] = {}
+    for kind, use in (
+        ("requests_per_minute", "requests"),
+        ("tokens_per_minute", "tokens"),
+        ("concurrent", "concurrent"),
+    ):
+        limit = getattr(limits, kind)
+        if limit is not None:
+            least = floor(limit, len(gateways))
+            wants = {
+                index: Want(
+                    max(least, one.held(name, kind, least)),
+                    getattr(one.used(name), use),
+                    getattr(one.used(name).wanted, kind) or 0,
+                )
+                for index, one in gateways.items()
+            }
+            found[kind] = shares(limit, _with_unheard(limit, wants, gateways))
+    if left is not None:
+        least = floor(limits.tokens_per_day or 0, len(gateways))
+        found["tokens_per_day"] = _divide_day(name, left, least, gateways, day)
+    heard = (index for index, one in gateways.items() if one.report is not None)
+    return {index: Limits(**{kind: share[index] for kind, share in found.items()}) for index in heard}
+
+
+def _divide_day(name: str, left: int, least: int, gateways: Mapping[int, _Gateway], day: int) -> dict[int, int]:
+    """What is left of the day is divided, and added to what each has had of it."""
+    kind = "tokens_per_day"
+    used = {index: _day_tokens(one.used(name), day) for index, one in gateways.items()}
+    wants = {
+        index: Want(max(0, one.held(name, kind, least) - used[index]), 0, one.used(name).wanted.tokens_per_day or 0)
+        for index, one in gateways.items()
+    }
+    return {index: used[index] + part for index, part in shares(left, _with_unheard(left, wants, gateways)).items()}
+
+
+def _with_unheard(limit: int, wants: dict[int, Want], gateways: Mapping[int, _Gateway]) -> dict[int, Want]:
+    """Those that were not heard may hold all that the others do not."""
+    unheard = [index for index, one in gateways.items() if one.report is None]
+    taken = sum(max(want.held, want.used) for index, want in wants.items() if index not in unheard)
+    return wants | {index: msgspec.structs.replace(wants[index], held=max(0, limit - taken)) for index in unheard}
+
+
+def _left(name: str, limit: int, gateways: Iterable[_Gateway], day: int, spent: int) -> int:
+    """What is left of the day for all gateways together."""
+    return max(0, limit - max(spent, sum(_day_tokens(one.used(name), day) for one in gateways)))
+
+
+def _day_tokens(used: Used, day: int) -> int:
+    return used.day_tokens if used.day >= day else 0

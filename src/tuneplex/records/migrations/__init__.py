@@ -1,0 +1,1 @@
+"""How the store's tables came to be what they are, one step after the other."""

@@ -1,0 +1,174 @@
+"""A store in memory that fails as it is told: a double of `records.Store` for what is built on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import msgspec
+
+from tuneplex.errors import StoreConflict, StoreDown, StoreMissing
+from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
+from tuneplex.records import Counted, Day
+
+__all__ = ["MemoryRecords"]
+
+
+class MemoryRecords:
+    """Tenants and keys in memory.
+
+    Attributes:
+        down: It does not answer.
+        cut: It ends the connection after it has committed.
+        gate: While this is not set, every call hangs.
+    """
+
+    def __init__(self) -> None:
+        self.down = False
+        self.cut = False
+        self.gate = threading.Event()
+        self.gate.set()
+        self._tenants = {DEFAULT_TENANT: Tenant(DEFAULT_TENANT)}
+        self._keys: dict[str, Key] = {}
+        self._counted: dict[tuple[str, Counted], int] = {}
+        self._generation = 1
+        self._required = False
+
+    def _answer(self) -> None:
+        self.gate.wait()
+        if self.down:
+            raise StoreDown("the store (memory) does not answer: it was told to be down")
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        self._answer()
+        yield
+        self._generation += 1
+        if self.cut:
+            raise StoreDown("the store (memory) does not answer: the connection is gone")
+
+    def backup(self) -> tuple[int, dict[str, Tenant], dict[str, Key]]:
+        """All that it holds."""
+        return self._generation, self._tenants.copy(), self._keys.copy()
+
+    def restore(self, backup: tuple[int, dict[str, Tenant], dict[str, Key]]) -> None:
+        """Hold that again, and no key was ever made."""
+        self._generation, self._tenants, self._keys = backup
+        self._required = False
+
+    def prepare(self, *, refuse_empty: str = "") -> None:
+        """Nothing is to be made."""
+        del refuse_empty
+        self._answer()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def generation(self) -> int:
+        """Grows with every change."""
+        self._answer()
+        return self._generation
+
+    def access(self, now: float) -> Access:
+        """What gateways need to know."""
+        self._answer()
+        active = tuple(key for key in self.keys() if key.state(now) is KeyState.ACTIVE)
+        return Access(self._generation, self._required, "salt", self.tenants(), active)
+
+    def tenants(self) -> tuple[Tenant, ...]:
+        """All of them, by name."""
+        self._answer()
+        return tuple(self._tenants[name] for name in sorted(self._tenants))
+
+    def add_tenant(self, tenant: Tenant) -> None:
+        """Add one."""
+        with self._change():
+            if tenant.name in self._tenants:
+                raise StoreConflict(f"there is a tenant {tenant.name!r} already")
+            self._tenants[tenant.name] = tenant
+
+    def change_tenant(self, tenant: Tenant) -> None:
+        """Replace one."""
+        with self._change():
+            self._tenant(tenant.name)
+            self._tenants[tenant.name] = tenant
+
+    def remove_tenant(self, name: str, now: float | None = None) -> None:
+        """Remove one without active keys."""
+        del now
+        with self._change():
+            if name == DEFAULT_TENANT:
+                raise StoreConflict(f"the tenant {name!r} is always there")
+            if any(key.state(0) is KeyState.ACTIVE for key in self.keys(name)):
+                raise StoreConflict(f"the tenant {name!r} has active keys")
+            self._tenant(name)
+            del self._tenants[name]
+            self._keys = {key.id: key for key in self._keys.values() if key.tenant != name}
+
+    def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
+        """All of them, oldest first."""
+        self._answer()
+        found = (key for key in self._keys.values() if tenant in {None, key.tenant})
+        return tuple(sorted(found, key=lambda key: (key.created, key.id)))
+
+    def key(self, key_id: str) -> Key:
+        """One of them."""
+        self._answer()
+        if key_id not in self._keys:
+            raise StoreMissing(f"there is no key {key_id!r}")
+        return self._keys[key_id]
+
+    def add_key(self, key: Key, *, ends: tuple[str, int] | None = None) -> None:
+        """Add one, and perhaps end another one."""
+        with self._change():
+            self._tenant(key.tenant)
+            if key.id in self._keys:
+                raise StoreConflict(f"there is a key {key.id!r} already")
+            if ends is not None:
+                old = self.key(ends[0])
+                if old.revoked is not None:
+                    raise StoreConflict(f"the key {old.id!r} is revoked")
+                earlier = ends[1] if old.expires is None else min(old.expires, ends[1])
+                self._keys[old.id] = msgspec.structs.replace(old, expires=earlier)
+            self._keys[key.id] = key
+            self._required = True
+
+    def revoke_key(self, key_id: str, now: int) -> Key:
+        """Revoke one."""
+        with self._change():
+            key = self.key(key_id)
+            if key.revoked is None:
+                key = self._keys[key_id] = msgspec.structs.replace(key, revoked=now)
+            return key
+
+    def change_key(self, key: Key) -> None:
+        """Change what can be changed of one."""
+        with self._change():
+            fields = {name: getattr(key, name) for name in ("label", "adapters", "base", "limits")}
+            self._keys[key.id] = msgspec.structs.replace(self.key(key.id), **fields)
+
+    def day(self, fleet: str, day: int) -> Day:
+        """What was counted on a day."""
+        self._answer()
+        found: Day = {}
+        for (whose, (subject, when, process)), tokens in self._counted.items():
+            if (whose, when) == (fleet, day):
+                found.setdefault(subject, {})[process] = tokens
+        return found
+
+    def keep_days(self, fleet: str, counted: Mapping[Counted, int]) -> None:
+        """Keep what was counted."""
+        self._answer()
+        self._counted.update({(fleet, key): tokens for key, tokens in counted.items()})
+        if self.cut:
+            raise StoreDown("the store (memory) does not answer: the connection is gone")
+
+    def forget_days(self, fleet: str) -> None:
+        """Everything is kept: no test lasts that long."""
+        del fleet
+        self._answer()
+
+    def _tenant(self, name: str) -> None:
+        if name not in self._tenants:
+            raise StoreMissing(f"there is no tenant {name!r}")

@@ -1,0 +1,50 @@
+"""Completion of tenants and keys: from files alone, whatever is in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tuneplex.cli import complete
+from tuneplex.identity import Access, Key, Tenant
+
+ACCESS = Access(
+    tenants=(Tenant("acme"), Tenant("default")),
+    keys=(Key("k1", "acme", "00"), Key("k2", "default", "01")),
+)
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state directory of a fleet that has run."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    path = tmp_path / "tuneplex" / "shop"
+    path.mkdir(parents=True)
+    (path / "fleet.json").write_text("{}")
+    return path
+
+
+def test_tenants_and_keys_come_from_the_snapshot(state: Path) -> None:
+    """Names are those that the fleet last knew; no server is asked."""
+    (state / "access.snapshot").write_bytes(msgspec.msgpack.encode(ACCESS))
+    assert complete.tenants("a") == ["acme"]
+    assert complete.keys("") == ["k1", "k2"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nonsense", msgspec.msgpack.encode({"tenants": 5})])
+def test_completion_never_fails(state: Path, content: bytes | None) -> None:
+    """No snapshot, or one of another version, is no reason to disturb somebody's shell."""
+    if content is not None:
+        (state / "access.snapshot").write_bytes(content)
+    assert complete.tenants("") == []
+    assert complete.keys("") == []
+    assert complete.adapters("") == []
+    assert complete.models("") == []
+
+
+def test_unreadable_snapshot_is_passed_over(state: Path) -> None:
+    """A directory in the snapshot's place cannot be read, and completion goes on with other fleets."""
+    (state / "access.snapshot").mkdir()
+    assert complete.tenants("") == []

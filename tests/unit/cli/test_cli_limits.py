@@ -1,0 +1,49 @@
+"""Limits on the command line: what options mean, and what is shown."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tuneplex.cli import limits as command
+from tuneplex.cli import render_limits as render
+from tuneplex.cli.terminal import plain
+from tuneplex.control.bodies import LimitsWish, LimitUse
+from tuneplex.errors import UserError
+from tuneplex.identity import Limits
+
+
+def test_options_become_a_wish() -> None:
+    """A number sets a limit, `none` removes it, and what is not given is left out."""
+    options = {"requests_per_minute": "60", "tokens_per_day": " None ", "concurrent": None}
+    wish = command.given(options)
+    assert wish == LimitsWish(requests_per_minute=60, tokens_per_day=None)
+    assert msgspec.to_builtins(wish) == {"requests_per_minute": 60, "tokens_per_day": None}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "10k", "", "many", str(10**16)])
+def test_what_is_no_limit_is_refused(text: str) -> None:
+    """The refusal names the option and says what it takes."""
+    with pytest.raises(UserError, match="--tokens-per-minute: ") as caught:
+        command.given({"tokens_per_minute": text})
+    assert caught.value.hint == "a whole number above 0, or none"
+
+
+def test_limits_in_words() -> None:
+    """All limits stand in one line, in a fixed order; without any there is nothing."""
+    everything = Limits(requests_per_minute=60, tokens_per_minute=1000, tokens_per_day=9, concurrent=4)
+    assert render.limits(everything) == "60 requests/min, 1000 tokens/min, 9 tokens/day, 4 at a time"
+    assert render.limits(Limits()) == ""
+
+
+def test_use_stands_beside_the_limit() -> None:
+    """What has a limit is shown as a part of it; what has none is left empty."""
+    used = LimitUse("tenant acme", Limits(requests_per_minute=10, tokens_per_day=500), 10, 300, 20, 1, 7)
+    sheet = render.uses([used])
+    assert [cell.text for cell in sheet.rows[0]] == ["tenant acme", "10 of 10", "", "20 of 500", "", "7"]
+    assert [cell.style for cell in sheet.rows[0]] == ["bold", "red", "", "", "", "yellow"]
+
+
+def test_a_fleet_without_limits_says_how_to_set_one() -> None:
+    """An empty table is a hint."""
+    assert "tuneplex tenants set" in plain(render.uses([]))

@@ -1,0 +1,87 @@
+"""How many tokens a request may need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuneplex.gateway.estimate import UNSAID_COMPLETION, Estimate, estimate
+from tuneplex.types import Route
+
+
+def estimated(route: Route, **fields: Any) -> Estimate:  # noqa: ANN401 - whatever a client sends
+    """The estimate of a request with these fields."""
+    return estimate(route, {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields.items()})
+
+
+def message(content: object) -> dict[str, object]:
+    """A message of a chat."""
+    return {"role": "user", "content": content}
+
+
+@pytest.mark.parametrize(
+    "route, fields, prompt",
+    [
+        (Route.CHAT, {"messages": [message("12345678"), message("123")]}, 2 + 1 + 8),
+        (Route.CHAT, {"messages": [message("äöü€")]}, 3 + 4),
+        (Route.CHAT, {"messages": [message([{"type": "text", "text": "1234"}, {"type": "image_url"}])]}, 1 + 4),
+        (Route.CHAT, {"messages": [message(None)]}, 4),
+        (Route.COMPLETIONS, {"prompt": "12345"}, 2),
+        (Route.COMPLETIONS, {"prompt": [1, 2, 3]}, 3),
+        (Route.COMPLETIONS, {"prompt": [[1, 2], [3]]}, 3),
+        (Route.RESPONSES, {"input": "1234", "instructions": "12345678"}, 3),
+        (Route.RESPONSES, {"input": [message([{"type": "input_text", "text": "1234"}])]}, 5),
+        (Route.EMBEDDINGS, {"input": ["1234", "1234"]}, 2),
+        (Route.CHAT, {}, 0),
+    ],
+)
+def test_prompts_are_estimated_by_their_text(route: Route, fields: dict[str, Any], prompt: int) -> None:
+    """Four bytes of text are a token, a message has four more, and tokens that a client sends are counted."""
+    assert estimated(route, **fields).prompt == prompt
+
+
+@pytest.mark.parametrize(
+    "route, fields, completion",
+    [
+        (Route.CHAT, {"max_tokens": 7}, 7),
+        (Route.CHAT, {"max_tokens": 7, "max_completion_tokens": 5, "n": 3}, 15),
+        (Route.RESPONSES, {"max_output_tokens": 9}, 9),
+        (Route.COMPLETIONS, {"max_tokens": 2, "prompt": ["a", "b", "c"], "n": 2}, 12),
+        (Route.COMPLETIONS, {"max_tokens": 2, "prompt": [1, 2]}, 2),
+        (Route.CHAT, {}, UNSAID_COMPLETION),
+        (Route.CHAT, {"max_tokens": None}, UNSAID_COMPLETION),
+        (Route.CHAT, {"max_tokens": "many", "n": -3}, UNSAID_COMPLETION),
+        (Route.CHAT, {"max_tokens": -5}, 0),
+        (Route.EMBEDDINGS, {"max_tokens": 5}, 0),
+    ],
+)
+def test_what_is_to_come_is_what_the_client_allows(route: Route, fields: dict[str, Any], completion: int) -> None:
+    """For each choice and prompt; what makes no sense is the engine's to refuse."""
+    assert estimated(route, **fields).completion == completion
+
+
+@given(
+    st.sampled_from(list(Route)),
+    st.dictionaries(
+        st.sampled_from(["messages", "prompt", "input", "instructions", "n", "max_tokens", "max_completion_tokens"]),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["content", "text", "role"]), inner),
+        ),
+    ),
+)
+def test_anything_can_be_estimated(route: Route, fields: dict[str, Any]) -> None:
+    """Whatever a client sends, there is a number that is not negative and not endless."""
+    found = estimated(route, **fields)
+    assert found.prompt >= 0
+    assert 0 <= found.completion <= 2**40
+
+
+def test_deep_nesting_is_no_trouble() -> None:
+    """A prompt of lists in lists is looked through as far as it can be read."""
+    assert estimate(Route.COMPLETIONS, {"prompt": msgspec.Raw(b"[" * 500 + b'"1234"' + b"]" * 500)}).prompt == 1
+    assert estimate(Route.COMPLETIONS, {"prompt": msgspec.Raw(b"[" * 90000 + b"]" * 90000)}).prompt == 0

@@ -1,0 +1,297 @@
+"""Several gateways and one limit: whatever happens, all of them together let in no more than it allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuneplex.errors import RateLimited
+from tuneplex.gateway.admission import Admission, Ticket
+from tuneplex.identity import Limits, Subject
+from tuneplex.policy import Lessor, ceiling, floor
+from tuneplex.types import GatewayReport, Leases
+
+NAME = "tenant acme"
+MINUTE_S = 60
+WALL = 1_000_000.0  # far from midnight: no test takes as long
+
+
+class Process:
+    """One gateway process: its admission, what it let in, and what was published to it that it has not taken yet."""
+
+    def __init__(self, index: int, pid: int, gateways: int, latest: Leases | None) -> None:
+        self.index = index
+        self.pid = pid
+        self.admission = Admission(index)
+        self.admission.share_among(gateways)
+        self.inbox = [latest] if latest is not None else []
+        self.events: list[tuple[float, int]] = []
+        self.under_way: list[Ticket] = []
+
+    def report(self, now: float) -> GatewayReport:
+        """What it says of itself."""
+        used, held = self.admission.report(now, WALL + now)
+        return GatewayReport(self.index, self.pid, 0, used=used, held=held, leases=self.admission.generation)
+
+    def let_in(self, now: float) -> tuple[int, int]:
+        """Requests and tokens of the last minute."""
+        recent = [tokens for at, tokens in self.events if at > now - MINUTE_S]
+        return len(recent), sum(recent)
+
+
+class World:
+    """A control and its gateways, between which everything can be late, lost or in another order."""
+
+    def __init__(self, limits: Limits, gateways: int) -> None:
+        self.subject = Subject(NAME, limits)
+        self.gateways = gateways
+        self.now = 1000.0
+        self.pids = count(1)
+        self.latest: Leases | None = None
+        self.lessor = Lessor()
+        self.reports: list[GatewayReport] = []
+        self.heard_pids: dict[int, int] = {}
+        self.counted: dict[int, int] = {}  # the tokens of the day by process, as control keeps them in the store
+        self.dead_tokens = 0
+        self.lost_by_kills = 0
+        self.refused: RateLimited | None = None
+        self.processes = [Process(index, next(self.pids), gateways, None) for index in range(gateways)]
+
+    def ask(self, index: int, tokens: int) -> bool:
+        """One request at one gateway; whether it was let in."""
+        process = self.processes[index % self.gateways]
+        try:
+            ticket = process.admission.admit((self.subject,), tokens, self.now, WALL + self.now)
+        except RateLimited as error:
+            self.refused = error
+            return False
+        process.events.append((self.now, tokens))
+        process.under_way.append(ticket)
+        return True
+
+    def burst(self, index: int, tokens: int) -> None:
+        """Many requests at one gateway."""
+        for _ in range(10):
+            self.ask(index, tokens)
+
+    def finish(self, index: int, _: int) -> None:
+        """A request is over."""
+        process = self.processes[index % self.gateways]
+        if process.under_way:
+            process.under_way.pop(0).settle(None)
+
+    def wait(self, tenths: int, _: int = 0) -> None:
+        """Time passes."""
+        self.now += tenths / 10
+
+    def send_report(self, index: int, _: int = 0) -> None:
+        """A report is on its way."""
+        self.reports.append(self.processes[index % self.gateways].report(self.now))
+
+    def hear(self, which: int, lost: int = 1) -> None:
+        """One of the reports under way arrives, or is lost."""
+        if self.reports:
+            report = self.reports.pop(which % len(self.reports))
+            # Whatever a process has sent has arrived, if at all, before another one is in its place and heard.
+            overtaken = report.pid < self.heard_pids.get(report.gateway, 0)
+            if lost and not overtaken:
+                self.heard_pids[report.gateway] = report.pid
+                self.lessor.heard(report)
+                for used in report.used.values():
+                    self.counted[report.pid] = max(self.counted.get(report.pid, 0), used.day_tokens)
+
+    def decide(self, _: int = 0, __: int = 0) -> None:
+        """Control publishes shares, if there is something new."""
+        spent = sum(self.counted.values())
+        day = int((WALL + self.now) // 86400)
+        leases = self.lessor.decide({NAME: self.subject.limits}, self.gateways, day, {NAME: spent} if spent else {})
+        if leases is not None:
+            self.latest = leases
+            for process in self.processes:
+                process.inbox.append(leases)
+
+    def take(self, index: int, which: int = 0) -> None:
+        """One of the publications under way arrives, not always in order."""
+        process = self.processes[index % self.gateways]
+        if process.inbox:
+            process.admission.lease(process.inbox.pop(which % len(process.inbox)))
+
+    def exchange(self, heard: int, reached: int) -> None:
+        """Some are heard, and what follows from it reaches some, before anything else that is under way."""
+        for index in range(self.gateways):
+            if heard >> index & 1:
+                self.send_report(index)
+                self.hear(-1)
+        self.decide()
+        for index in range(self.gateways):
+            if reached >> index & 1:
+                self.take(index, -1)
+
+    def kill(self, index: int, _: int) -> None:
+        """A gateway dies with all that it knew, and another process takes its place."""
+        index %= self.gateways
+        old = self.processes[index]
+        self.dead_tokens += sum(tokens for _, tokens in old.events)
+        least = floor(self.subject.limits.tokens_per_day or 0, self.gateways)
+        self.lost_by_kills += max(least, sum(tokens for _, tokens in old.events))
+        self.processes[index] = Process(index, next(self.pids), self.gateways, self.latest)
+
+    def restart_control(self, _: int, __: int) -> None:
+        """Control dies and another begins; what was under way is lost with the connections."""
+        self.lessor = Lessor()
+        self.lessor._patience = 0  # so that those who were not heard are not waited for
+        self.latest = None
+        self.reports = []
+        for process in self.processes:
+            process.inbox = []
+
+    def cycle(self, _: int = 0, __: int = 0) -> None:
+        """A second as it should be."""
+        self.wait(10)
+        for index in range(self.gateways):
+            self.send_report(index)
+        while self.reports:
+            self.hear(0)
+        self.decide()
+        for index, process in enumerate(self.processes):
+            while process.inbox:
+                self.take(index)
+
+    def check(self) -> None:
+        """Nothing was let in that should not have been, and nobody may let in more than there is."""
+        limits = self.subject.limits
+        held = [process.admission._held(self.subject) for process in self.processes]
+        for kind in ("requests_per_minute", "tokens_per_minute", "concurrent"):
+            limit = getattr(limits, kind)
+            assert limit is None or sum(getattr(one, kind) for one in held) <= limit, f"{kind} is held too often"
+        let_in = [process.let_in(self.now) for process in self.processes]
+        assert sum(one[0] for one in let_in) <= (limits.requests_per_minute or 10**9)
+        assert sum(one[1] for one in let_in) <= (limits.tokens_per_minute or 10**9)
+        assert sum(len(process.under_way) for process in self.processes) <= (limits.concurrent or 10**9)
+        day = sum(tokens for process in self.processes for _, tokens in process.events)
+        assert day + self.dead_tokens <= (limits.tokens_per_day or 10**9) + self.lost_by_kills
+
+
+# What happens, and how often; each takes two numbers.
+STEPS: dict[Callable[[World, int, int], object], int] = {
+    World.ask: 4,
+    World.burst: 8,
+    World.finish: 4,
+    World.wait: 2,
+    World.send_report: 2,
+    World.hear: 2,
+    World.decide: 1,
+    World.take: 4,
+    World.exchange: 8,
+    World.cycle: 2,
+    World.kill: 1,
+    World.restart_control: 1,
+}
+ALL_STEPS = [step for step, weight in STEPS.items() for _ in range(weight)]
+KINDS = (
+    Limits(requests_per_minute=1),
+    Limits(requests_per_minute=3),
+    Limits(requests_per_minute=12),
+    Limits(tokens_per_minute=100),
+    Limits(concurrent=1),
+    Limits(concurrent=7),
+    Limits(tokens_per_day=100),
+    Limits(requests_per_minute=9, tokens_per_minute=90, tokens_per_day=150, concurrent=5),
+)
+
+
+@settings(max_examples=300)
+@given(st.randoms(use_true_random=True))
+def test_all_gateways_together_keep_to_the_limit(chance: Random) -> None:
+    """Whatever is late, lost, in another order or dead: only what a killed process has forgotten can come on top."""
+    world = World(chance.choice(KINDS), chance.randint(1, 4))
+    for _ in range(chance.randint(20, 150)):
+        chance.choice(ALL_STEPS)(world, chance.randint(0, 15), chance.randint(0, 15))
+        world.check()
+
+
+def share(world: World, index: int) -> int:
+    """What a gateway may let in within a minute."""
+    return world.processes[index].admission._held(world.subject).requests_per_minute or 0
+
+
+def ask_all(world: World, per_second: Mapping[int, int]) -> None:
+    """So many requests at each gateway within a second as it should be."""
+    for index, amount in per_second.items():
+        for _ in range(amount):
+            world.ask(index, 0)
+    world.cycle()
+    world.check()
+
+
+def test_a_single_busy_gateway_gets_all_but_the_even_half() -> None:
+    """Within three seconds it has what the idle ones may give up, and when demand moves, so do the shares."""
+    world = World(Limits(requests_per_minute=120), 3)
+    for _ in range(3):
+        ask_all(world, {0: 60})
+    assert [share(world, index) for index in range(3)] == [ceiling(120, 3), 20, 20]
+    for _ in range(63):
+        ask_all(world, {1: 60})
+    assert [share(world, index) for index in range(3)] == [20, ceiling(120, 3), 20]
+    assert sum(process.let_in(world.now)[0] for process in world.processes) == ceiling(120, 3)
+
+
+def test_nobody_is_at_nothing_while_there_is_one_for_each() -> None:
+    """A gateway that has just started and was told nothing can let in its part of the even half at once."""
+    world = World(Limits(requests_per_minute=4), 4)
+    for _ in range(10):
+        ask_all(world, {0: 5})
+    world.restart_control(0, 0)
+    world.kill(3, 0)
+    assert share(world, 3) == 1
+    assert world.ask(3, 0)
+    world.check()
+
+
+def test_fewer_than_gateways_go_where_they_are_wanted() -> None:
+    """One request at a time for four gateways: whoever asks again and again gets it within seven seconds."""
+    world = World(Limits(concurrent=1), 4)
+    for index in (2, 3):
+        seconds = 0
+        while not world.ask(index, 0):
+            world.cycle()
+            world.check()
+            seconds += 1
+        world.finish(index, 0)
+        assert seconds <= 7
+
+
+def test_a_limit_that_is_lowered_meanwhile() -> None:
+    """Each gateway goes by the new one at once, before it was told of new shares, and then gets its part of it."""
+    world = World(Limits(requests_per_minute=100), 2)
+    for _ in range(3):
+        ask_all(world, {0: 20})
+    assert share(world, 0) == 75
+    world.subject = Subject(NAME, Limits(requests_per_minute=40))
+    assert share(world, 0) + share(world, 1) <= 40
+    assert not world.ask(0, 0)
+    world.now += 60
+    for _ in range(3):
+        ask_all(world, {0: 10})
+    assert share(world, 0) == 30
+
+
+def test_a_day_goes_on_in_the_next_process() -> None:
+    """What a process has used of the day is not there for the one that takes its place, once control has told it."""
+    world = World(Limits(tokens_per_day=100), 1)
+    for _ in range(6):
+        world.ask(0, 15)
+        world.cycle()
+    world.kill(0, 0)
+    world.take(0)
+    assert not world.ask(0, 15)
+    assert world.ask(0, 10)
+    world.cycle()
+    assert not world.ask(0, 1)
+    assert world.refused is not None
+    assert world.refused.retry_after_s is not None
+    assert world.refused.retry_after_s > 3600
