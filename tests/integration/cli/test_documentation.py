@@ -108,7 +108,7 @@ def _keys_page() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "block", blocks("yaml", "README.md", "docs/engines.md", "docs/keys.md", "docs/store.md"), ids=str
+    "block", blocks("yaml", "README.md", "docs/engines.md", "docs/keys.md", "docs/limits.md", "docs/store.md"), ids=str
 )
 def test_fleet_file_examples_are_valid(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fleet file that is shown passes the checks, given the files it names."""
