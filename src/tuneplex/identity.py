@@ -81,6 +81,7 @@ class Tenant(msgspec.Struct, frozen=True):
         disabled: None of its keys opens anything.
         created: Unix time, seconds.
         limits: Of all its keys together.
+        weight: When requests have to wait, its share is to those of the others as the weights are.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Tenant(msgspec.Struct, frozen=True):
     disabled: bool = False
     created: int = 0
     limits: Limits = Limits()
+    weight: int = 1
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -177,6 +179,7 @@ class Principal(msgspec.Struct, frozen=True):
         cache_salt: Keeps its prompts apart in the engines' prefix caches; empty when there is nothing to keep apart.
         expires: From when on it is nobody, Unix time.
         subjects: Whose limits it counts against: its tenant and its key, as far as they have any.
+        weight: Of its tenant.
     """
 
     tenant: str
@@ -187,3 +190,4 @@ class Principal(msgspec.Struct, frozen=True):
     cache_salt: str = ""
     expires: int | None = None
     subjects: tuple[Subject, ...] = ()
+    weight: int = 1

@@ -35,7 +35,9 @@ __all__ = [
     "Status",
     "Tier",
     "Timeouts",
+    "Turns",
     "Used",
+    "Waiting",
 ]
 
 
@@ -126,6 +128,11 @@ class Replica(msgspec.Struct, frozen=True):
         serves: What it can answer now: `Model.version` -> the engine's own name for it.
         routes: The routes the engine offers.
         tenants: Who it is reserved for; empty means everybody.
+        concurrent: Requests that it works on at a time; further ones would wait in it. None: nobody knows.
+        slots: Different adapters that it works on at a time. None: nobody knows.
+        context: Tokens that a request can have, prompt and completion together. None: nobody knows.
+        awaited: Versions that it does not serve yet, and is expected to: it starts, or loads them.
+        ready_at: When it is expected to be ready, Unix time; None while nobody can tell.
     """
 
     name: str
@@ -137,6 +144,11 @@ class Replica(msgspec.Struct, frozen=True):
     serves: dict[str, str] = {}
     routes: frozenset[Route] = frozenset(Route)
     tenants: frozenset[str] = frozenset()
+    concurrent: int | None = None
+    slots: int | None = None
+    context: int | None = None
+    awaited: frozenset[str] = frozenset()
+    ready_at: float | None = None
 
     def __repr__(self) -> str:
         """Without the secret, so that it cannot slip into a log."""
@@ -151,6 +163,22 @@ class Timeouts(msgspec.Struct, frozen=True):
     between_chunks_s: float = 120.0
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """How much may wait in one gateway, and for how long.
+
+    Attributes:
+        requests: That wait at a time.
+        bytes: Of their bodies.
+        longest_s: How long one may wait, seconds.
+        comment_s: How often a stream that waits is told so, seconds; the first time after as long.
+    """
+
+    requests: int = 1000
+    bytes: int = 256 * 1024 * 1024
+    longest_s: float = 120.0
+    comment_s: float = 5.0
+
+
 class GatewaySettings(msgspec.Struct, frozen=True):
     """What can change in a gateway while it runs.
 
@@ -160,6 +188,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
         cors_origins: Origins that browsers may call from; `*` means any.
         max_body: Largest request body, bytes.
         timeouts: Towards engines.
+        waiting: Of requests, for a free place.
     """
 
     key_sha256: str | None = None
@@ -167,6 +196,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     cors_origins: tuple[str, ...] = ()
     max_body: int = 16 * 1024 * 1024
     timeouts: Timeouts = Timeouts()
+    waiting: Waiting = Waiting()
 
 
 class FleetView(msgspec.Struct, frozen=True, tag="view"):
@@ -176,7 +206,8 @@ class FleetView(msgspec.Struct, frozen=True, tag="view"):
         generation: Grows with every change.
         models: By name; the base is among them.
         aliases: Name that clients use -> name in `models`.
-        gateways: How many share each limit.
+        gateways: How many share each limit, and each replica.
+        tokenizer: The path of the base's `tokenizer.json`; empty where there is none.
     """
 
     generation: int = 0
@@ -185,6 +216,7 @@ class FleetView(msgspec.Struct, frozen=True, tag="view"):
     replicas: tuple[Replica, ...] = ()
     settings: GatewaySettings = GatewaySettings()
     gateways: int = 1
+    tokenizer: str = ""
 
     def model(self, name: str) -> Model | None:
         """The model that `name`, perhaps an alias, stands for; None if there is none."""
@@ -239,6 +271,26 @@ class Leases(msgspec.Struct, frozen=True, tag="leases"):
     left: dict[str, int] = {}
 
 
+class Turns(msgspec.Struct, frozen=True, tag="turns"):
+    """How several gateways share the replicas; replaced as a whole, never changed. A single gateway needs none.
+
+    Attributes:
+        generation: Grows with every change.
+        places: Gateway index -> replica -> requests that it may have there at a time.
+        weights: Gateway index -> tenant -> what its weight is worth at this gateway, so that its share of all of them
+            together is fair.
+        elsewhere: Gateway index -> replica -> version -> requests that all other gateways have there.
+        closing: Replica -> versions that nobody should begin anything with there: another one has waited long enough
+            for the slot.
+    """
+
+    generation: int = 0
+    places: dict[int, dict[str, int]] = {}
+    weights: dict[int, dict[str, float]] = {}
+    elsewhere: dict[int, dict[str, dict[str, int]]] = {}
+    closing: dict[str, tuple[str, ...]] = {}
+
+
 class GatewayReport(msgspec.Struct, frozen=True):
     """What a gateway tells control each second.
 
@@ -252,6 +304,11 @@ class GatewayReport(msgspec.Struct, frozen=True):
         used: What it has let in, by subject.
         held: The shares that it goes by, by subject.
         leases: Their generation.
+        busy: Replica -> version -> requests under way there.
+        demand: Replica -> tenant -> requests under way there, and those that wait and could go there; one that could
+            go to several counts as a part in each.
+        closing: Replica -> versions that it begins nothing with there, because another one waits for the slot.
+        waiting: Requests that wait.
     """
 
     gateway: int
@@ -263,6 +320,10 @@ class GatewayReport(msgspec.Struct, frozen=True):
     used: dict[str, Used] = {}
     held: dict[str, Limits] = {}
     leases: int = 0
+    busy: dict[str, dict[str, int]] = {}
+    demand: dict[str, dict[str, float]] = {}
+    closing: dict[str, tuple[str, ...]] = {}
+    waiting: int = 0
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -299,6 +360,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
         engine_args: Further arguments for the engine, as on its command line.
         env: Further environment variables for the engine.
         tenants: Who the pool is reserved for; empty means everybody.
+        concurrent: Requests that each replica works on at a time; further ones wait in the gateways.
     """
 
     name: str
@@ -317,6 +379,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
     engine_args: tuple[str, ...] = ()
     env: dict[str, str] = {}
     tenants: tuple[str, ...] = ()
+    concurrent: int = 128
 
     def __repr__(self) -> str:
         """Without the secret and the environment, so that they cannot slip into a log."""
@@ -375,6 +438,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     pid: int | None = None
     connected: bool = False
     outstanding: int = 0
+    waiting: int = 0
 
 
 class Resident(msgspec.Struct, frozen=True):

@@ -52,7 +52,14 @@ def _own(settings: GatewaySettings) -> tuple[Key, ...]:
 
 def _anybody(tenant: Tenant) -> Principal:
     """Who needs no key. There is nobody else, so there are no prompts to keep apart."""
-    return Principal(tenant.name, NO_KEY, grant=_grant(tenant), isolated=tenant.isolated, subjects=_of_tenant(tenant))
+    return Principal(
+        tenant.name,
+        NO_KEY,
+        grant=_grant(tenant),
+        isolated=tenant.isolated,
+        subjects=_of_tenant(tenant),
+        weight=tenant.weight,
+    )
 
 
 def _keyed(tenants: dict[str, Tenant], keys: Iterable[Key], salt: str) -> dict[str, Principal]:
@@ -74,6 +81,7 @@ def _keyed(tenants: dict[str, Tenant], keys: Iterable[Key], salt: str) -> dict[s
             cache_salt=salts[tenant.name],
             expires=key.expires,
             subjects=(*owners[tenant.name], *subjects(f"key {key.id}", key.limits)),
+            weight=tenant.weight,
         )
     return keyed
 
