@@ -51,10 +51,10 @@ def _bin(requirements: str) -> Path:
     return environment(_HERE / "requirements" / f"{requirements}.txt")
 
 
-def _tuneplex(loop: str) -> Callable[[int, str, int], list[str]]:
+def _tuneplex(loop: str, *more: str) -> Callable[[int, str, int], list[str]]:
     script = str(_HERE / "proxies" / "tuneplex_gateway.py")
     names = ("--key", KEY, "--model", _RENAMED.client, "--engine-model", _RENAMED.engine)
-    return lambda port, upstream, _: [sys.executable, script, str(port), upstream, "--loop", loop, *names]
+    return lambda port, upstream, _: [sys.executable, script, str(port), upstream, "--loop", loop, *names, *more]
 
 
 def _vllm_router(port: int, upstream: str, spare: int) -> list[str]:
@@ -86,6 +86,18 @@ def _starlette_httpx(port: int, upstream: str, _: int) -> list[str]:
 TARGETS = (
     Target("direct", "no proxy", None),
     Target("tuneplex", "tuneplex gateway (Python, uvloop)", _tuneplex("uvloop"), _RENAMED),
+    Target(
+        "tuneplex-limits",
+        "tuneplex gateway, with limits of every kind for the tenant, the key and the model",
+        _tuneplex("uvloop", "--limits"),
+        _RENAMED,
+    ),
+    Target(
+        "tuneplex-waiting",
+        "the same, and half of the requests wait: the engine takes 16 at a time",
+        _tuneplex("uvloop", "--limits", "--places", "16"),
+        _RENAMED,
+    ),
     Target("vllm-router", "vllm-router 0.1.17 (Rust)", _vllm_router, requirements="vllm-router"),
     Target("smg", "smg 1.13.0 (Rust)", _smg, requirements="smg"),
     Target(

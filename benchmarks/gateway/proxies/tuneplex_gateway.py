@@ -1,7 +1,8 @@
 """A tuneplex gateway by itself, with a fleet of one replica that never changes.
 
-It asks for a key, counts for its metrics, renames the adapter and reports each second, as in a fleet; only the feed
-that would carry the reports away is missing.
+It asks for a key, one of a thousand, counts for its metrics, renames the adapter and reports each second, as in a
+fleet; only the feed that would carry the reports away is missing. On demand the tenant, the key and the model have
+limits, and the replica has so few places that requests wait.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ import msgspec
 import uvloop
 
 from tuneplex.gateway import Gateway, serve
-from tuneplex.identity import Access
+from tuneplex.identity import Access, Key, Limits, Tenant
 from tuneplex.types import FleetView, GatewaySettings, Model, Replica
 
 _REPORT_S = 1.0
+_OTHER_KEYS = 999
+_PLENTY = Limits(
+    requests_per_minute=10**9, tokens_per_minute=10**12, tokens_per_day=10**14, concurrent=10**6
+)  # what is measured is the checking, not the refusing
 
 
 def main() -> None:
@@ -31,6 +36,8 @@ def main() -> None:
     parser.add_argument("--key", required=True)
     parser.add_argument("--model", required=True, help="the adapter's name for clients")
     parser.add_argument("--engine-model", required=True, help="its name for the engine")
+    parser.add_argument("--limits", action="store_true", help="limits of every kind for tenant, key and model")
+    parser.add_argument("--places", type=int, default=256, help="requests that the engine works on at a time")
     options = parser.parse_args()
     factory = uvloop.new_event_loop if options.loop == "uvloop" else asyncio.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
@@ -38,7 +45,7 @@ def main() -> None:
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    gateway = Gateway(0, _view(options), Access())
+    gateway = Gateway(0, _view(options), _access(options))
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     reports = asyncio.create_task(_report(gateway))
@@ -54,15 +61,40 @@ async def _report(gateway: Gateway) -> None:
         msgspec.msgpack.encode(gateway.report())
 
 
+def _access(options: argparse.Namespace) -> Access:
+    limits = _limits(options)
+    secrets = (options.key, *(f"other-{number}" for number in range(_OTHER_KEYS)))
+    keys = (
+        Key(f"k{number}", "acme", hashlib.sha256(secret.encode()).hexdigest(), limits=limits)
+        for number, secret in enumerate(secrets)
+    )
+    return Access(1, required=True, salt="s" * 32, tenants=(Tenant("acme", limits=limits),), keys=tuple(keys))
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    return _PLENTY if options.limits else Limits()
+
+
 def _view(options: argparse.Namespace) -> FleetView:
     base = Model("base", "base")
-    adapter = Model(options.model, options.engine_model, parent="base")
+    adapter = Model(options.model, options.engine_model, parent="base", limits=_limits(options))
     serves = {"base": "base", options.engine_model: options.engine_model}
     return FleetView(
         generation=1,
         models={base.name: base, adapter.name: adapter},
-        replicas=(Replica("default-0", "default", "vllm", options.upstream, serves=serves),),
-        settings=GatewaySettings(key_sha256=hashlib.sha256(options.key.encode()).hexdigest()),
+        replicas=(
+            Replica(
+                "default-0",
+                "default",
+                "vllm",
+                options.upstream,
+                serves=serves,
+                concurrent=options.places,
+                slots=4,
+                context=131072,
+            ),
+        ),
+        settings=GatewaySettings(require_key=True),
     )
 
 
