@@ -1,7 +1,8 @@
 """Decisions without effects: what may take a request, and which replica does."""
 
 from tuneplex.policy.changes import changes
-from tuneplex.policy.eligible import eligible
+from tuneplex.policy.eligible import eligible, expected, too_small
+from tuneplex.policy.fair import FairQueue, Place
 from tuneplex.policy.leases import Want, ceiling, floor, shares
 from tuneplex.policy.lessor import Lessor
 from tuneplex.policy.permission import permits
@@ -11,14 +12,18 @@ from tuneplex.policy.windows import MINUTE_S, Cell, Window
 __all__ = [
     "MINUTE_S",
     "Cell",
+    "FairQueue",
     "Lessor",
+    "Place",
     "Want",
     "Window",
     "ceiling",
     "changes",
     "eligible",
+    "expected",
     "floor",
     "least_outstanding",
     "permits",
     "shares",
+    "too_small",
 ]
