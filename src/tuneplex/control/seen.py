@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import msgspec
 
@@ -131,6 +132,14 @@ class Seen(msgspec.Struct, frozen=True):
         if self.draining_since is not None:
             return ReplicaState.DRAINING
         return ReplicaState.READY if self.answered else ReplicaState.STARTING
+
+    def context(self, names: Iterable[str]) -> int | None:
+        """Tokens that a request can have for one of these names of its; None if it tells nothing about them."""
+        asked = set(names)
+        told = [model.context for model in self.models if model.id in asked and model.parent is None]
+        largest = max((context for context in told if context is not None), default=None)
+        limits = (None if None in told else largest, self.metrics.kv_tokens)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def base_name(self, name: str) -> str | None:
         """The engine's own name for the base: `name` if it lists that, else the first that is not an adapter."""

@@ -45,6 +45,7 @@ def unmentioned(view: FleetView, replica: Seen) -> frozenset[str]:
 
 def _replica(spec: FleetSpec, replica: Seen, used: Mapping[str, Use], now: float, limits: Limits) -> Replica:
     record = replica.launched
+    serves = _serves(spec, replica, used)
     return Replica(
         name=record.replica,
         pool=record.pool,
@@ -52,9 +53,10 @@ def _replica(spec: FleetSpec, replica: Seen, used: Mapping[str, Use], now: float
         endpoint=record.endpoint,
         secret=record.secret,
         state=replica.state(now, limits),
-        serves=_serves(spec, replica, used),
+        serves=serves,
         routes=replica.routes,
         tenants=_tenants(spec, record.pool),
+        context=replica.context(serves.values()),
     )
 
 

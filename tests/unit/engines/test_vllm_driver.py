@@ -140,6 +140,22 @@ def test_the_figures_of_several_engine_cores() -> None:
     assert figures.kv_use == pytest.approx(0.6)
 
 
+@pytest.mark.parametrize(
+    "labels, tokens",
+    [
+        (('kv_cache_size_tokens="4096",num_gpu_blocks="300",block_size="16"',), 4096),
+        (('num_gpu_blocks="300",block_size="16"',), 4800),
+        (('kv_cache_size_tokens="None",num_gpu_blocks="300",block_size="16"',), 4800),
+        (('num_gpu_blocks="None",block_size="16"',), None),
+        (('engine="0",num_gpu_blocks="2",block_size="16"', 'engine="1",num_gpu_blocks="3",block_size="16"'), 48),
+    ],
+)
+def test_the_size_of_the_kv_cache(labels: tuple[str, ...], tokens: int | None) -> None:
+    """An engine tells how many tokens its cache holds, or how many blocks; of several cores the largest counts."""
+    page = "".join(f"vllm:cache_config_info{{{some}}} 1.0\n" for some in labels)
+    assert read_metrics(page).kv_tokens == tokens
+
+
 def test_a_page_of_something_else() -> None:
     """What is not a metrics page is an error of the engine, not a crash."""
     with pytest.raises(EngineError, match="not a Prometheus page"):
