@@ -7,14 +7,18 @@ from tuneplex.policy.leases import Want, ceiling, floor, shares
 from tuneplex.policy.lessor import Lessor
 from tuneplex.policy.permission import permits
 from tuneplex.policy.routing import least_outstanding
+from tuneplex.policy.slots import QUANTUM_S, Slots
+from tuneplex.policy.turns import local_weights, places
 from tuneplex.policy.windows import MINUTE_S, Cell, Window
 
 __all__ = [
     "MINUTE_S",
+    "QUANTUM_S",
     "Cell",
     "FairQueue",
     "Lessor",
     "Place",
+    "Slots",
     "Want",
     "Window",
     "ceiling",
@@ -23,7 +27,9 @@ __all__ = [
     "expected",
     "floor",
     "least_outstanding",
+    "local_weights",
     "permits",
+    "places",
     "shares",
     "too_small",
 ]

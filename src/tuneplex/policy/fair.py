@@ -206,11 +206,11 @@ class FairQueue(Generic[T]):
     def reweigh(self, weights: Mapping[str, float]) -> None:
         """From now on these are the tenants' weights, whatever `add` and `charge` say; others have what those say.
 
-        What was charged before stays as it is.
+        Who is ahead of its turn, or behind, is so by as much work as before.
         """
         self._weights = dict(weights)
         for tenant in self._tenants.members.values():
-            tenant.weight = self._weights.get(tenant.name, tenant.own_weight)
+            self._tenants.reweigh(tenant, self._weights.get(tenant.name, tenant.own_weight))
 
     def _tenant(self, name: str, weight: float, *, known: bool = False) -> _Tenant[T]:
         """The one of this name, at its weight; with `known` what is known of its weight stays."""
@@ -363,6 +363,13 @@ class _Ring(Generic[K, M]):
     def give_back(self, member: M, work: float) -> None:
         """Its turns come earlier, by so much work, as far as it was charged since it began to wait."""
         self._move(member, max(member.floor, member.start - work / member.weight))
+
+    def reweigh(self, member: M, weight: float) -> None:
+        """It stands for another part of the whole."""
+        ratio, member.weight = member.weight / weight, weight
+        if ratio != 1:
+            member.floor = self.time + (member.floor - self.time) * ratio
+            self._move(member, self.time + (member.start - self.time) * ratio)
 
     def before(self, member: M, ahead: float) -> float:
         """How much work of the others goes before the member's own, after `ahead` of its own."""
