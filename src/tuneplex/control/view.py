@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from tuneplex.control.adapters import Use, in_use, uses
 from tuneplex.control.seen import Limits, Seen
@@ -33,6 +34,7 @@ def fleet_view(
         replicas=tuple(_replica(spec, replica, used, now, limits) for replica in seen if replica.alive),
         settings=spec.gateway,
         gateways=spec.listen.gateways,
+        tokenizer=str(Path(spec.base.path, "tokenizer.json")) if spec.base.path else "",
     )
 
 
