@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tuneplex.engines import Dialect, dialect_for
 from tuneplex.engines.usage import Telling
 from tuneplex.http import Endpoint, Pool
-from tuneplex.types import Replica, Route
+from tuneplex.types import Replica, ReplicaState, Route
 
 __all__ = ["Upstream", "Upstreams"]
 
@@ -53,15 +53,20 @@ class Upstream:
 
 
 class Upstreams:
-    """The ways to all replicas of the current view."""
+    """The ways to all replicas of the current view that take requests."""
 
     def __init__(self) -> None:
         self._pools: dict[str, Pool] = {}
         self._upstreams: dict[str, Upstream] = {}
 
     def __getitem__(self, replica: Replica) -> Upstream:
-        """The way to a replica of the current view."""
+        """The way to a replica of the current view that is ready."""
         return self._upstreams[replica.name]
+
+    def find(self, replica: Replica) -> Upstream | None:
+        """The way to a replica, if the current view still has it where it was."""
+        known = self._upstreams.get(replica.name)
+        return known if known is not None and known.replica.endpoint == replica.endpoint else None
 
     def update(self, replicas: Iterable[Replica]) -> None:
         """Follow a new view: keep the pools of endpoints that remain, close the others."""
@@ -69,6 +74,8 @@ class Upstreams:
         self._pools = {}
         self._upstreams = {}
         for replica in replicas:
+            if replica.state is not ReplicaState.READY:  # one that does not live yet has no endpoint, either
+                continue
             pool = old.get(replica.endpoint) or self._pools.get(replica.endpoint)
             self._pools[replica.endpoint] = pool or Pool(Endpoint.parse(replica.endpoint))
             self._upstreams[replica.name] = Upstream(
