@@ -29,6 +29,7 @@ class Limits(msgspec.Struct, frozen=True):
         drain_s: How long a replica that goes away may finish its requests.
         first_load_s: Before loading an adapter is tried again; doubled with each failure.
         longest_load_s: At most.
+        hopeless_loads: Failures in a row to load an adapter, after which no request waits for it any more.
         unload_s: How long an adapter that no view mentions stays loaded, for requests that are on their way to it.
     """
 
@@ -41,6 +42,7 @@ class Limits(msgspec.Struct, frozen=True):
     drain_s: float = 300.0
     first_load_s: float = 2.0
     longest_load_s: float = 60.0
+    hopeless_loads: int = 3
     unload_s: float = 5.0
 
 

@@ -1,16 +1,15 @@
-"""How many tokens a request can have at a replica, as control learns it, and what gateways count them with."""
+"""How many tokens a request can have at a replica, as control learns it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import pytest
 
-from tuneplex.control.seen import Limits, Seen
-from tuneplex.control.view import fleet_view
+from tests.unit.control.conftest import view_of
+from tuneplex.control.seen import Seen
 from tuneplex.engines.server import EngineMetrics, EngineModel
-from tuneplex.types import Base, FleetSpec, PoolSpec
+from tuneplex.types import FleetSpec, PoolSpec
 
 MakeSpec = Callable[..., FleetSpec]
 MakeSeen = Callable[..., Seen]
@@ -42,13 +41,5 @@ def test_the_context_is_the_smaller_of_what_the_engine_tells(
 ) -> None:
     """A request can have no more tokens than the model takes and the KV cache holds; nothing told is nothing known."""
     seen = make_seen("default-0", POOL, models=models, metrics=EngineMetrics(kv_tokens=kv_tokens))
-    view = fleet_view(make_spec(pools=(POOL,)), (seen,), generation=1, created=0, now=0.0, limits=Limits())
+    view = view_of(make_spec(pools=(POOL,)), seen)
     assert view.replicas[0].context == context
-
-
-@pytest.mark.parametrize("path, tokenizer", [("/models/base", "/models/base/tokenizer.json"), ("", "")])
-def test_gateways_are_told_the_bases_tokenizer(make_spec: MakeSpec, path: str, tokenizer: str) -> None:
-    """It is a file of the base's directory; where the fleet knows no directory there is none."""
-    spec = msgspec.structs.replace(make_spec(pools=(POOL,)), base=Base("base", path))
-    view = fleet_view(spec, (), generation=1, created=0, now=0.0, limits=Limits())
-    assert view.tokenizer == tokenizer

@@ -37,7 +37,7 @@ def test_the_command_line() -> None:
     """The pool's settings become vLLM's flags, and the pool's own arguments come last, so that they win."""
     pool = PoolSpec(
         "p", python="/v/bin/python", max_loras=2, max_cpu_loras=6, max_lora_rank=64, max_model_len=2048,
-        engine_args=("--dtype", "float32"),
+        concurrent=24, engine_args=("--dtype", "float32"),
     )  # fmt: skip
     arguments, _env = command(pool)
     assert arguments[:3] == ["/v/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
@@ -49,6 +49,7 @@ def test_the_command_line() -> None:
     assert option(arguments, "--max-cpu-loras") == "6"
     assert option(arguments, "--max-lora-rank") == "64"
     assert option(arguments, "--max-model-len") == "2048"
+    assert option(arguments, "--max-num-seqs") == "24"
     assert arguments[-2:] == ["--dtype", "float32"]
 
 

@@ -178,6 +178,7 @@ def _flags(pool: PoolSpec) -> Iterator[str]:
         yield from ("--max-loras", str(pool.max_loras))
         yield from ("--max-cpu-loras", str(max(pool.max_loras, pool.max_cpu_loras)))
         yield from ("--max-lora-rank", str(pool.max_lora_rank))
+    yield from ("--max-num-seqs", str(pool.concurrent))  # what is more waits in the gateways, where it waits fairly
     if pool.max_model_len is not None:
         yield from ("--max-model-len", str(pool.max_model_len))
     if pool.kv_cache_bytes is not None:
