@@ -83,6 +83,7 @@ async def _run(options: argparse.Namespace, state: StateDir) -> None:
             on_view=take_view,
             on_access=take_access,
             on_leases=take_leases,
+            on_turns=gateway.update_turns,
             report=gateway.report,
         )
         async with asyncio.TaskGroup() as group:

@@ -94,6 +94,11 @@ class Controller:
         """What a pool's `launcher` can be here."""
         return frozenset(self._launchers)
 
+    @property
+    def view(self) -> FleetView:
+        """What gateways were told last."""
+        return self._view
+
     def follow(self, follower: Follower) -> None:
         """From now on tell this one of every report, and let it settle before gateways are told of the fleet."""
         self._followers.append(follower)

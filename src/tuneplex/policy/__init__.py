@@ -8,7 +8,7 @@ from tuneplex.policy.lessor import Lessor
 from tuneplex.policy.permission import permits
 from tuneplex.policy.routing import least_outstanding
 from tuneplex.policy.slots import QUANTUM_S, Slots
-from tuneplex.policy.turns import local_weights, places
+from tuneplex.policy.turns import local_weights, places, turns
 from tuneplex.policy.windows import MINUTE_S, Cell, Window
 
 __all__ = [
@@ -32,4 +32,5 @@ __all__ = [
     "places",
     "shares",
     "too_small",
+    "turns",
 ]

@@ -44,6 +44,7 @@ class Slots:
         self._closings: dict[str, _Closing] = {}
         self._others: dict[str, frozenset[str]] = {}
         self._lacking: dict[str, dict[str, None]] = {}
+        self._opened = False
 
     @property
     def closing(self) -> dict[str, tuple[str, ...]]:
@@ -117,8 +118,8 @@ class Slots:
         tenure.weights[tenant] = weight
         if self._lacking:
             self._lacking.pop(version, None)
-        if self._closings:
-            self._closings.pop(version, None)
+        if self._closings and self._closings.pop(version, None) is not None:
+            self._opened = True
 
     def ended(self, replica: str, version: str) -> None:
         """A request that began there is over."""
@@ -145,16 +146,17 @@ class Slots:
             When to look through the queue again, and settle: `now` if something was opened, later if an adapter may
             keep its slot until then. None: nothing will change by itself.
         """
-        if not self._lacking and not self._closings:
+        if not self._lacking and not self._closings and not self._opened:
             return None
         left = [version for version in self._closings if version not in waiting]
         for version in left:
             del self._closings[version]
+        opened, self._opened = bool(left) or self._opened, False
         self._lacking = {version: names for version, names in self._lacking.items() if version in waiting}
         later = [
             at for version, names in self._lacking.items() if (at := self._close_for(version, names, now)) is not None
         ]
-        return now if left else min(later, default=None)
+        return now if opened else min(later, default=None)
 
     def _close_for(self, wanted: str, replicas: Iterable[str], now: float) -> float | None:
         """Close one adapter on one of the replicas for one that waits; or when that may be done, if not now."""

@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-__all__ = ["local_weights", "places"]
+from tuneplex.types import GatewayReport, Replica, Turns
+
+__all__ = ["local_weights", "places", "turns"]
 
 Demand = Mapping[int, Mapping[str, float]]
 _LEAST_PART = 0.1
+
+
+def turns(
+    replicas: Iterable[Replica], gateways: int, reports: Iterable[GatewayReport], weights: Mapping[str, float]
+) -> Turns:
+    """How the gateways should share the replicas now; its generation is for the caller to say.
+
+    Args:
+        replicas: All there are.
+        gateways: How many there are; those without a report want nothing.
+        reports: The latest ones.
+        weights: Of tenants; of one that is missing it is 1.
+    """
+    latest = {report.gateway: report for report in reports if report.gateway < gateways}
+    wanted = {index: latest[index].demand if index in latest else {} for index in range(gateways)}
+    divided = {
+        replica.name: places(
+            replica.concurrent, {index: demand.get(replica.name, {}) for index, demand in wanted.items()}, weights
+        )
+        for replica in replicas
+        if replica.concurrent is not None
+    }
+    everywhere = {index: _sums(demand.values()) for index, demand in wanted.items()}
+    return Turns(
+        places={index: {name: share[index] for name, share in divided.items()} for index in wanted},
+        weights=local_weights(everywhere, weights),
+        elsewhere={index: _elsewhere(index, latest.values()) for index in wanted},
+        closing=_closing(latest.values()),
+    )
 
 
 def places(capacity: int, demand: Demand, weights: Mapping[str, float]) -> dict[int, int]:
@@ -58,12 +89,34 @@ def local_weights(demand: Demand, weights: Mapping[str, float]) -> dict[int, dic
 
 
 def _totals(demand: Demand) -> dict[str, float]:
+    return {name: wanted for name, wanted in _sums(demand.values()).items() if wanted > 0}
+
+
+def _sums(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     found: dict[str, float] = {}
-    for tenants in demand.values():
-        for name, wanted in tenants.items():
-            if wanted > 0:
-                found[name] = found.get(name, 0.0) + wanted
+    for one in counts:
+        for name, count in one.items():
+            found[name] = found.get(name, 0) + max(0, count)
     return found
+
+
+def _elsewhere(gateway: int, reports: Iterable[GatewayReport]) -> dict[str, dict[str, int]]:
+    """What all but this gateway have under way."""
+    found: dict[str, dict[str, int]] = {}
+    for report in reports:
+        for replica, versions in report.busy.items() if report.gateway != gateway else ():
+            counts = found.setdefault(replica, {})
+            for version, count in versions.items():
+                counts[version] = counts.get(version, 0) + count
+    return found
+
+
+def _closing(reports: Iterable[GatewayReport]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, set[str]] = {}
+    for report in reports:
+        for replica, versions in report.closing.items():
+            found.setdefault(replica, set()).update(versions)
+    return {replica: tuple(sorted(versions)) for replica, versions in sorted(found.items())}
 
 
 def _water_fill(capacity: float, wanted: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:

@@ -67,6 +67,8 @@ def test_one_that_waits_has_another_closed_once_that_had_its_slot_for_long_enoug
     assert desk.slots.fits(ONE, "cold@1")
     desk.begin(ONE, "cold@1")
     assert desk.slots.closing == {}
+    assert desk.slots.settle(set(), desk.now) == desk.now
+    assert desk.slots.settle(set(), desk.now) is None
 
 
 def test_who_was_served_most_is_closed() -> None:
