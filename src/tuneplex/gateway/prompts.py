@@ -18,9 +18,9 @@ __all__ = ["Part", "parts", "size_of"]
 _PIECE = 8 * 1024  # bytes of JSON
 _DEEPEST = 10  # levels of a large value that are looked into
 _MOST_VALUES = 200_000  # of them in a large value
-# What counting a text apart from what is around it may make of it too much, at either end.
-_APART = 8
-_EDGES = 4
+_CUT = 16  # tokens that a cut may add at most: a special token, written out in a text, falls to pieces
+_JOINED = 8  # tokens that a chat's template may save where it joins texts
+_EDGES = 4  # characters of white space at a text's ends; templates strip them
 
 _TEXTS = {
     Route.CHAT: ("messages",),
@@ -147,8 +147,8 @@ class _Walk:
 
     def _part(self, text: str, size: int, *, certain: bool, first: bool) -> Part:
         if self._templated and certain:
-            certain = len(text) - len(text.strip()) <= _EDGES  # templates strip messages
-        spare = _APART if self._templated or not first else 0
+            certain = len(text) - len(text.strip()) <= _EDGES
+        spare = _CUT * (not first) + _JOINED * self._templated
         return Part(self._sequence, text, certain=certain, spare=spare, size=size)
 
 
