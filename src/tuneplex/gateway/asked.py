@@ -20,13 +20,14 @@ __all__ = ["Asked", "Charge", "Group"]
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """What a turn costs whom, as `policy.FairQueue` wants it."""
+    """What a turn costs whom, as `policy.FairQueue` wants it; `counted` says whether the queue has heard of it."""
 
     tenant: str
     weight: float
     flow: tuple[str, Priority]
     share: float
     work: float
+    counted: bool = True
 
 
 class Group:

@@ -66,6 +66,11 @@ class Places:
         free = [replica for replica in replicas if self._is_free(replica) and self.slots.fits(replica, version)]
         return least_outstanding(free, self._outstanding).replica
 
+    def is_quiet(self, replica: Replica) -> bool:
+        """Whether it has so many free places that nobody is about to wait for one."""
+        most = self._most.get(replica.name)
+        return most is None or 2 * self._outstanding.get(replica.name, 0) < most
+
     def _is_free(self, replica: Replica) -> bool:
         name = replica.name
         most = self._most.get(name)

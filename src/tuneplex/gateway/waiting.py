@@ -125,35 +125,49 @@ class Room:
         Raises:
             ApiError: It is wrong, or cannot wait; nothing of it is left here.
         """
-        asked.charge = charge = self._charge(asked)
         if not self._waiters and replicas:
             replica = self._places.choose(replicas, asked.model)
             if replica is not None:
-                self._queue.charge(
-                    tenant=charge.tenant, weight=charge.weight, flow=charge.flow, share=charge.share, work=charge.work
-                )
-                self._send(asked, replica)
+                self._let_pass(asked, replica)
                 return
         self._wait(asked, replicas, coming)
 
-    def _charge(self, asked: Asked) -> Charge:
+    def _let_pass(self, asked: Asked, replica: Replica) -> None:
+        """Nobody waits and there is a place. The queue hears of it only where somebody may wait soon.
+
+        What it would make of it otherwise is at most that whoever went last comes one turn later.
+        """
+        asked.charge = charge = self._charge(asked, counted=not self._places.is_quiet(replica))
+        if charge.counted:
+            self._queue.charge(
+                tenant=charge.tenant, weight=charge.weight, flow=charge.flow, share=charge.share, work=charge.work
+            )
+        self._send(asked, replica)
+
+    def _charge(self, asked: Asked, *, counted: bool = True, longest: float = math.inf) -> Charge:
+        """What its turn costs: the tokens of its prompt, and those that are expected to come."""
         principal, priority = asked.principal, asked.priority
+        name = asked.model.name
+        to_come = 0.0 if asked.route is Route.EMBEDDINGS else min(self._lengths.expected(name), longest)
         return Charge(
-            principal.tenant, principal.weight, (asked.model.name, priority), SHARES[priority], self._work(asked)
+            principal.tenant,
+            principal.weight,
+            (name, priority),
+            SHARES[priority],
+            max(1.0, self._prompt(asked) + to_come),
+            counted,
         )
 
-    def _work(self, asked: Asked) -> float:
-        """Tokens of its prompt, and those that are expected to come."""
-        needed = asked.needed
-        prompt = asked.exchange.received / _BYTES_PER_TOKEN if needed is None else needed.prompt
-        if asked.route is Route.EMBEDDINGS:
-            return max(1.0, prompt)
-        return max(1.0, prompt + min(self._lengths.expected(asked.model.name), longest_answer(asked.fields)))
+    @staticmethod
+    def _prompt(asked: Asked) -> float:
+        """Tokens of its prompt, counted or guessed."""
+        return asked.exchange.received / _BYTES_PER_TOKEN if asked.needed is None else asked.needed.prompt
 
     def _wait(self, asked: Asked, replicas: tuple[Replica, ...], coming: tuple[Replica, ...]) -> None:
         if self._closed:
             raise _stopping()
-        now, limits, charge = self._clock(), self._limits, asked.charge
+        now, limits = self._clock(), self._limits
+        asked.charge = charge = self._charge(asked, longest=longest_answer(asked.fields))
         asked.since = now
         asked.until = min(asked.deadline, now + limits.longest_s)
         asked.comment_at = now + limits.comment_s if asked.stream else math.inf
@@ -256,7 +270,8 @@ class Room:
         try:
             self._desk.send(asked, replica)
         except BaseException:
-            self._correct(asked.charge, -asked.charge.work)
+            if asked.charge.counted:
+                self._correct(asked.charge, -asked.charge.work)
             raise
 
     def _correct(self, charge: Charge, by: float) -> None:
@@ -347,7 +362,7 @@ class Room:
         if used is None:
             return
         work = float(used.prompt + used.completion)
-        if work != charge.work:
+        if charge.counted and work != charge.work:
             self._correct(charge, work - charge.work)
         if outcome is Outcome.COMPLETE and used.exact:
             self._lengths.saw(relay.order.model.name, used.completion)
