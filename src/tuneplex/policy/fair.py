@@ -5,6 +5,12 @@ tenant's weight, and the earliest is next. So under load tenants get work as the
 requests are and however many of them wait. Whoever begins to wait starts at the time that the queue has reached, and
 is owed nothing for the time before. Inside a tenant its flows take turns in the same way, by their shares, so that
 no flow can move what another tenant gets.
+
+Not everything that waits wants the same. Where some tenants are served by other replicas than the rest, their times
+run at other speeds, and whoever is ahead by them might wait for ever behind those that lag. So the first of a flow
+goes before all others, wherever it fits, once so much work has gone since it became the first that its flow would
+have been due twice. By that alone no flow gets more than half its share, so where all want the same it changes
+nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from heapq import heappop, heapreplace
-from itertools import count
+from itertools import chain, count
 from typing import Generic, TypeVar
 
 __all__ = ["FairQueue", "Place"]
@@ -24,6 +30,8 @@ K = TypeVar("K", bound=Hashable)
 M = TypeVar("M", bound="_Member")
 
 _REMEMBERED = 64
+_LATE = 2  # times as much work as should have gone
+_LOOKS = 4  # flows for each turn, to find those that are late
 
 
 class Place(Generic[T]):
@@ -71,6 +79,10 @@ class FairQueue(Generic[T]):
         self._weights: Mapping[str, float] = {}
         self._numbers = count()
         self._waiting = 0
+        self._gone = 0.0
+        self._look = math.inf
+        self._rest = 0
+        self._late: dict[Place[T], None] = {}
 
     def __len__(self) -> int:
         """How many wait."""
@@ -85,6 +97,8 @@ class FairQueue(Generic[T]):
         whose = self._tenant(tenant, weight)
         within = whose.flow(flow, share)
         place = Place(item, work, next(self._numbers), (whose, within))
+        if not within.places:
+            self._lead(within, work)
         within.places[place] = None
         within.work += work
         whose.work += work
@@ -99,8 +113,12 @@ class FairQueue(Generic[T]):
         if not place.waits:
             return
         place.waits = False
+        self._late.pop(place, None)
         whose, within = place._tenant, place._flow  # noqa: SLF001 - a place is this queue's own
+        first = place is within.first
         del within.places[place]
+        if first and within.places:
+            self._lead(within, within.first.work)
         whose.waiting -= 1
         self._waiting -= 1
         # Sums of floats would never come back to 0 by themselves.
@@ -122,15 +140,21 @@ class FairQueue(Generic[T]):
         Returns:
             None if nothing fits.
         """
-        for whose in self._tenants:
-            for within in whose.flows:
-                place = next(iter(within.places))
-                if fits(place.item):
-                    self._tenants.turn(whose, place.work)
-                    whose.flows.turn(within, place.work)
-                    self.remove(place)
-                    return place.item
-        return None
+        self._rest -= 1
+        if self._rest < 0 and self._gone >= self._look:
+            self._find_late()
+        late = self._late
+        heads = (within.first for whose in self._tenants for within in whose.flows)
+        ordered = chain(late, (place for place in heads if place not in late)) if late else heads
+        place = next((place for place in ordered if fits(place.item)), None)
+        if place is None:
+            return None
+        self._tenants.turn(place._tenant, place.work)  # noqa: SLF001 - a place is this queue's own
+        place._tenant.flows.turn(place._flow, place.work)  # noqa: SLF001
+        self._gone += place.work
+        place._flow.last = place.work  # noqa: SLF001
+        self.remove(place)
+        return place.item
 
     def charge(self, *, tenant: str, weight: float, flow: Hashable, share: float, work: float) -> None:
         """Something went without waiting."""
@@ -138,6 +162,8 @@ class FairQueue(Generic[T]):
         within = whose.flow(flow, share)
         self._tenants.went(whose, work)
         whose.flows.went(within, work)
+        self._gone += work
+        within.last = work
 
     def correct(self, *, tenant: str, flow: Hashable, by: float, weight: float = 1.0, share: float = 1.0) -> None:
         """What was charged has turned out to be `by` more work (less, if negative): later turns come later (earlier).
@@ -151,6 +177,7 @@ class FairQueue(Generic[T]):
             weight: Of the tenant; only needed where it may have been forgotten.
             share: Of the flow; likewise.
         """
+        self._gone += by
         if by > 0:
             whose = self._tenant(tenant, weight, known=True)
             self._tenants.spend(whose, by)
@@ -212,6 +239,31 @@ class FairQueue(Generic[T]):
         for tenant in self._tenants.members.values():
             self._tenants.reweigh(tenant, self._weights.get(tenant.name, tenant.own_weight))
 
+    def _lead(self, within: _Flow[T], work: float) -> None:
+        """A flow has a new first, with so much work."""
+        within.since = self._gone
+        self._look = min(self._look, self._gone + _LATE * (within.last + work))  # not late before that
+
+    def _find_late(self) -> None:
+        """Note the first ones of flows that have waited for much longer than their turns take, the latest one first.
+
+        To look at all of them takes long, so it is done seldom enough to cost each turn little.
+        """
+        found: list[tuple[float, int, Place[T]]] = []
+        soonest, flows = math.inf, 0
+        weights = math.fsum(tenant.weight for tenant in self._tenants)
+        for tenant in self._tenants:
+            shares = math.fsum(flow.weight for flow in tenant.flows) * weights / tenant.weight
+            for flow in tenant.flows:
+                due = flow.since + _LATE * (flow.last + flow.first.work) * shares / flow.weight
+                if due <= self._gone:
+                    found.append((due, flow.first._number, flow.first))  # noqa: SLF001 - this queue's own
+                else:
+                    soonest = min(soonest, due)
+                flows += 1
+        self._late = {place: None for _, _, place in sorted(found)}
+        self._look, self._rest = soonest, flows // _LOOKS
+
     def _tenant(self, name: str, weight: float, *, known: bool = False) -> _Tenant[T]:
         """The one of this name, at its weight; with `known` what is known of its weight stays."""
         found = self._tenants.members.get(name)
@@ -248,13 +300,20 @@ class _Member:
 class _Flow(_Member, Generic[T]):
     """What one tenant has waiting of one kind, first come, first served."""
 
-    __slots__ = ("come", "key", "places")
+    __slots__ = ("come", "key", "last", "places", "since")
 
     def __init__(self, key: Hashable) -> None:
         super().__init__()
         self.key = key
         self.places: OrderedDict[Place[T], None] = OrderedDict()
         self.come = 0.0
+        self.last = 0.0
+        self.since = 0.0
+
+    @property
+    def first(self) -> Place[T]:
+        """The next one."""
+        return next(iter(self.places))
 
     def newest(self) -> Place[T]:
         """The last one in."""
@@ -262,7 +321,7 @@ class _Flow(_Member, Generic[T]):
 
     def before(self, mark: float) -> float:
         """Of its work that waits, what came before `mark`. What left from the middle counts for all alike."""
-        first = next(iter(self.places))._mark  # noqa: SLF001 - a place is this queue's own
+        first = self.first._mark  # noqa: SLF001 - a place is this queue's own
         come = self.come - first
         return self.work * (mark - first) / come if come else 0.0
 
