@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable, Iterable
 
 from tuneplex.gateway.upstreams import Upstream
-from tuneplex.http import Unreachable
+from tuneplex.http import UpstreamFault
 from tuneplex.types import Replica, ReplicaState
 
 __all__ = ["Doubts"]
 
 _AGAIN_S = 0.2
+_ANSWER_S = 1.0
 _LONGEST_S = 5.0  # by then control has seen it, or sees what we do not
+_SERVER_ERROR = 500
 
 
 class Doubts:
@@ -60,12 +62,45 @@ class Doubts:
 
     async def _probe(self, upstream: Upstream) -> None:
         until = time.monotonic() + _LONGEST_S
-        while time.monotonic() < until:
-            try:
-                await upstream.pool.reach(_LONGEST_S)
-            except Unreachable:
-                await asyncio.sleep(_AGAIN_S)
-            else:
-                break
+        while time.monotonic() < until and not await _answers(upstream):  # noqa: ASYNC110 - the engine tells nobody
+            await asyncio.sleep(_AGAIN_S)
         del self._probes[upstream.replica.name]
         self._cleared()
+
+
+async def _answers(upstream: Upstream) -> bool:
+    """Whether the engine answers, and does not say that it is broken.
+
+    That it can be connected to is not enough: what is left of a process that was killed may still hold its socket.
+    """
+    answer = _Answer()
+    call = upstream.pool.send(upstream.question(), answer, connect_timeout_s=_ANSWER_S)
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            return 0 < await answer.status < _SERVER_ERROR
+    except TimeoutError:
+        return False
+    finally:
+        call.abort()
+
+
+class _Answer:
+    """Waits for the status of a reply; 0 stands for none."""
+
+    def __init__(self) -> None:
+        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._status = 0
+
+    def reply_started(self, status: int, headers: dict[bytes, bytes]) -> None:  # noqa: ARG002 - see `Receiver`
+        """The head has come."""
+        self._status = status
+
+    def reply_data(self, data: bytes, done: bool) -> None:  # noqa: ARG002, FBT001 - see `Receiver`
+        """More of it has come."""
+        if done and not self.status.done():
+            self.status.set_result(self._status)
+
+    def reply_failed(self, fault: UpstreamFault) -> None:  # noqa: ARG002 - see `Receiver`
+        """It will not be completed."""
+        if not self.status.done():
+            self.status.set_result(0)

@@ -42,11 +42,18 @@ class Upstream:
             body,
         )
 
+    def question(self) -> bytes:
+        """A whole request that only asks whether the engine is well."""
+        return self._lines("GET", "/health") + b"\r\n"
+
     def _head(self, route: Route) -> bytes:
+        return self._lines("POST", self.dialect.path(route)) + b"content-type: application/json\r\n"
+
+    def _lines(self, method: str, path: str) -> bytes:
         endpoint = self.pool.endpoint
         # People give an OpenAI base URL with /v1 at its end; the dialect's path has it too.
-        path = endpoint.prefix.removesuffix("/v1") + self.dialect.path(route)
-        lines = [f"POST {path} HTTP/1.1", f"host: {endpoint.authority}", "content-type: application/json"]
+        whole = endpoint.prefix.removesuffix("/v1") + path
+        lines = [f"{method} {whole} HTTP/1.1", f"host: {endpoint.authority}"]
         if self.replica.secret:
             lines.append(f"authorization: Bearer {self.replica.secret}")
         return "".join(f"{line}\r\n" for line in lines).encode()

@@ -91,14 +91,6 @@ class Pool:
         self._connect(call)
         return call
 
-    async def reach(self, timeout_s: float) -> None:
-        """Make one more connection, for the next call.
-
-        Raises:
-            Unreachable: None came about in time.
-        """
-        self.release(await self._reached(timeout_s))
-
     def close(self) -> None:
         """Close idle connections now, and the others as soon as their calls are over."""
         self._closed = True
@@ -138,20 +130,14 @@ class Pool:
 
     async def _open(self, call: Call) -> None:
         try:
-            connection = await self._reached(call.timeout_s)
-        except Unreachable as fault:
+            async with asyncio.timeout(call.timeout_s):
+                connection = await self._dial()
+        except (OSError, TimeoutError) as error:  # an SSL error is an OSError too
             call.connecting = None
-            call.receiver.reply_failed(fault)
+            call.receiver.reply_failed(Unreachable(f"cannot connect to {self.endpoint}: {str(error) or 'timed out'}"))
         else:
             call.connecting = None
             connection.begin(call)
-
-    async def _reached(self, timeout_s: float) -> UpstreamConnection:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._dial()
-        except (OSError, TimeoutError) as error:  # an SSL error is an OSError too
-            raise Unreachable(f"cannot connect to {self.endpoint}: {str(error) or 'timed out'}") from error
 
     async def _dial(self) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
