@@ -16,6 +16,7 @@ from tuneplex.types import Route
 __all__ = ["Part", "parts", "size_of"]
 
 _PIECE = 8 * 1024  # bytes of JSON
+_SLICE = 1024 * 1024
 _DEEPEST = 10  # levels of a large value that are looked into
 _MOST_VALUES = 200_000  # of them in a large value
 _CUT = 16  # tokens that a cut may add at most: a special token, written out in a text, falls to pieces
@@ -167,11 +168,16 @@ def _opened(value: msgspec.Raw, raw: memoryview, depth: int) -> object:
     if raw[0] == _QUOTE:
         return _Long(raw)
     whole = bytes(raw)
-    if raw[0] == _BRACKET and whole.count(b"[") == 1 and b'"' not in whole and b"{" not in whole:
-        return _Tokens(whole.count(b",") + 1, len(whole))
-    if depth > _DEEPEST or whole.count(b",") > _MOST_VALUES:
+    if raw[0] == _BRACKET and whole.find(b"[", 1) < 0 and b'"' not in whole and b"{" not in whole:
+        return _Tokens(_commas(whole) + 1, len(whole))
+    if depth > _DEEPEST or (depth <= 1 and _commas(whole) > _MOST_VALUES):
         return None
     return _list.decode(value) if raw[0] == _BRACKET else _object.decode(value)
+
+
+def _commas(whole: bytes) -> int:
+    """How many there are, and so at most how many values; in slices, because the interpreter is held for each."""
+    return sum(whole.count(b",", start, start + _SLICE) for start in range(0, len(whole), _SLICE))
 
 
 def _cut_at(window: bytes) -> int:
