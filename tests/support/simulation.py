@@ -6,7 +6,7 @@ import heapq
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 
 from tuneplex.policy import FairQueue, Slots
@@ -16,6 +16,7 @@ from tuneplex.types import GatewayReport, Replica, Turns
 __all__ = ["Job", "Simulation", "Source"]
 
 BASE = "base"
+_SOON_S = 1e-6
 _TURNS_DELAY_S = 0.3  # from reports to what gateways go by
 
 
@@ -63,7 +64,6 @@ class Job:
     arrived: float
     began: float = -1.0
     replica: str = ""
-    passed: float = field(default=0.0)
 
 
 class _Gateway:
@@ -76,6 +76,7 @@ class _Gateway:
         self.waiting: defaultdict[str, int] = defaultdict(int)
         self.jobs: dict[Job, None] = {}
         self.places: dict[str, int] = {}
+        self.again = 0.0
 
     def report(self, replicas: dict[str, Replica]) -> GatewayReport:
         demand: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -110,7 +111,6 @@ class Simulation:
         served: Work by tenant that was really done since `forget`, as it was done: also of requests that still run.
         by_flow: The same by tenant and flow.
         jobs: All that began since `forget`.
-        busy_s: Places that were in use, times seconds, by replica.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Simulation:
             gateway.slots.update(replicas, BASE)
             gateway.places = {one.name: max(1, (one.concurrent or 0) // gateways) for one in replicas}
         for source in sources:
-            self.at(source.starts, lambda source=source: self._open(source))  # type: ignore[misc]
+            self.at(source.starts, lambda source=source: self.send(source))  # type: ignore[misc]
         if gateways > 1:
             self.at(1.0, self._divide)
 
@@ -181,11 +181,12 @@ class Simulation:
         """All that wait now."""
         return [job for gateway in self._gateways for job in gateway.jobs]
 
-    # --- how it works
-
-    def _open(self, source: Source) -> None:
+    def send(self, source: Source) -> None:
+        """Let it begin now."""
         for _ in range(source.depth):
             self._arrive(source)
+
+    # --- how it works
 
     def _arrive(self, source: Source) -> None:
         if self.now >= source.ends:
@@ -206,8 +207,9 @@ class Simulation:
             self._begin(gateway, job, replica)
         waiting = {version for version, number in gateway.waiting.items() if number}
         again = gateway.slots.settle(waiting, self.now)
-        if again is not None:
-            self.at(max(again, self.now + 1e-9), lambda: self._serve(gateway))
+        if again is not None and not self.now < gateway.again <= again:
+            gateway.again = max(again, self.now + _SOON_S)
+            self.at(gateway.again, lambda: self._serve(gateway))
 
     def _choose(self, gateway: _Gateway, job: Job) -> Replica | None:
         possible = (

@@ -454,7 +454,9 @@ class _Ring(Generic[K, M]):
         insort(self._order, (*member.entry, member))
 
     def _forget(self) -> None:
-        """Leave out those that would begin anew anyway. Rare enough to cost each newcomer little."""
+        """Leave out those that would begin anew anyway: all, where nobody waits. It is rare, so newcomers pay little."""
+        if not self._order:
+            self.time = max((member.start for member in self.members.values()), default=self.time)
         self.members = {
             key: member for key, member in self.members.items() if member.entry is not None or member.start > self.time
         }
