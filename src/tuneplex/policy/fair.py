@@ -181,7 +181,9 @@ class FairQueue(Generic[T]):
         if by > 0:
             whose = self._tenant(tenant, weight, known=True)
             self._tenants.spend(whose, by)
-            whose.flows.spend(whose.flow(flow, share, known=True), by)
+            corrected = whose.flow(flow, share, known=True)
+            whose.flows.spend(corrected, by)
+            corrected.last += by  # or a flow that is charged too little at first would soon be late each time
             return
         found = self._tenants.members.get(tenant)
         if found is None:
@@ -190,6 +192,7 @@ class FairQueue(Generic[T]):
         within = found.flows.members.get(flow)
         if within is not None:
             found.flows.give_back(within, -by)
+            within.last = max(0.0, within.last + by)
 
     def order(self) -> Iterator[Place[T]]:
         """In which order all would go, if everything fitted from now on. To be read to its end before any change."""
