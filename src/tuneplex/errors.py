@@ -27,7 +27,8 @@
         ├─ EngineRefused       the engine's own refusal, with its status
         ├─ UpstreamError       502  the engine broke off or answered in another shape
         ├─ Unavailable         503  nothing can take the request now
-        └─ UpstreamTimeout     504
+        ├─ UpstreamTimeout     504
+        └─ DeadlineExceeded    504  the client's own deadline
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ import msgspec
 __all__ = [
     "ApiError",
     "BadRequest",
+    "DeadlineExceeded",
     "EngineError",
     "EngineRefused",
     "EngineStartError",
@@ -268,5 +270,11 @@ class Unavailable(ApiError):
 
 class UpstreamTimeout(ApiError):
     """The engine did not answer in time."""
+
+    status = 504
+
+
+class DeadlineExceeded(ApiError):
+    """The client's own deadline has passed, or cannot be met."""
 
     status = 504

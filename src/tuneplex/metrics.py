@@ -43,6 +43,8 @@ class Family(msgspec.Struct, frozen=True):
 
 # Time to the first token: from a cache hit on a small model to a long prompt behind a queue.
 _FIRST_TOKEN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 30, 60, 120, 300)
+# Waiting for a place: from a moment to the longest that anybody may wait.
+_WAITED = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 90, 120, 300, 600)
 # Whole requests: from an embedding to a long generation.
 _DURATION = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 120, 300, 600, 1800)
 
@@ -66,6 +68,16 @@ CATALOGUE: dict[str, Family] = {
         ),
         Family("tuneplex_request_duration_seconds", "Requests for a model.", ("route", "model"), _DURATION),
         Family("tuneplex_outstanding_requests", "Requests under way at a replica.", ("replica",), gauge=True),
+        Family("tuneplex_waiting_requests", "Requests that wait for a place.", gauge=True),
+        Family(
+            "tuneplex_waited_seconds", "How long those that waited did, until they had a place.", ("model",), _WAITED
+        ),
+        Family(
+            "tuneplex_refused_waiting_total",
+            "Requests that were refused instead of waiting, or of waiting longer.",
+            ("model", "reason"),
+        ),
+        Family("tuneplex_left_waiting_total", "Requests whose clients left while they waited.", ("model",)),
     )
 }
 
@@ -98,11 +110,7 @@ class _Sums(Collector):
     def _sum(self, family: Family) -> dict[Labels, float]:
         sums: dict[Labels, float] = {}
         for report in self._reports:
-            if family.gauge:
-                samples: Samples = [((name,), float(count)) for name, count in report.outstanding.items()]
-            else:
-                samples = report.counters.get(family.name, [])
-            for labels, value in samples:
+            for labels, value in _gauged(report)[family.name] if family.gauge else report.counters.get(family.name, []):
                 sums[labels] = sums.get(labels, 0.0) + value
         return sums
 
@@ -120,6 +128,14 @@ class _Sums(Collector):
                 known = sums.get(labels)
                 sums[labels] = list(counts) if known is None else [a + b for a, b in zip(known, counts, strict=True)]
         return sums
+
+
+def _gauged(report: GatewayReport) -> dict[str, Samples]:
+    """What can fall."""
+    return {
+        "tuneplex_outstanding_requests": [((name,), float(count)) for name, count in report.outstanding.items()],
+        "tuneplex_waiting_requests": [((), float(report.waiting))],
+    }
 
 
 def _cumulated(bounds: tuple[float, ...], counts: list[float]) -> Iterator[tuple[str, float]]:

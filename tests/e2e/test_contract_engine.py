@@ -15,15 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.background import background
 from tests.support.contract import CASES, CHAT, PLUGIN_CASES, PREFIX, Case, answer, prepare, recorded, write_adapters
 from tests.support.real_engine import RealEngine
+from tuneplex.engines.server import EngineModel
+from tuneplex.engines.vllm.driver import read_metrics
 from tuneplex.testing import FakeEngine, Script
 
 PATIENCE_S = 20.0
+CONFIGURATION = "vllm:cache_config_info"
 LONG = 900
 # The series that tuneplex and its users read, with the labels that tell them apart.
 SERIES = {
@@ -41,8 +45,15 @@ SERIES = {
     "vllm:prefix_cache_hits_total": {"engine", "model_name"},
     "vllm:engine_sleep_state": {"engine", "model_name", "sleep_state"},
     "vllm:request_success_total": {"engine", "model_name", "finished_reason"},
+    CONFIGURATION: {"engine", "kv_cache_size_tokens", "num_gpu_blocks", "block_size"},
     "vllm:lora_requests_info": {"max_lora", "running_lora_adapters", "waiting_lora_adapters"},
 }
+
+
+class Listed(msgspec.Struct):
+    """An engine's list of models, as the control reads it."""
+
+    data: list[EngineModel]
 
 
 @dataclass(frozen=True)
@@ -171,7 +182,31 @@ def test_metrics_have_the_names_and_labels_that_are_read(peer: Peer) -> None:
         for family in text_string_to_metric_families(peer.client.get("/metrics").text)
         for sample in family.samples
     }
-    assert {name: found.get(name) for name in SERIES} == SERIES
+    exact = {name: labels for name, labels in SERIES.items() if name != CONFIGURATION}
+    assert {name: found.get(name) for name in exact} == exact
+    assert found[CONFIGURATION] >= SERIES[CONFIGURATION]  # vLLM shows all settings of its cache there
+
+
+def test_the_context_is_told(peer: Peer) -> None:
+    """The base's entry says how many tokens a request can have, and the metrics how many the KV cache holds."""
+    cards = msgspec.json.decode(peer.client.get("/v1/models").content, type=Listed).data
+    assert {card.id: card.context for card in cards} == {"base": 1024, "ada": None, "bob": None}
+    held = read_metrics(peer.client.get("/metrics").text).kv_tokens
+    assert held is not None
+    assert held >= 1024
+
+
+@pytest.mark.parametrize(
+    "prompt, asked, status, answered",
+    [(600, 600, 200, 424), (1023, 600, 200, 1), (1024, 1, 400, 0), (5, 1025, 400, 0), (5, 1024, 200, 1019)],
+)
+def test_what_fits_the_context(peer: Peer, prompt: int, asked: int, status: int, answered: int) -> None:
+    """The prompt and one token more must fit, and so must the answer asked for; both together are cut to what fits."""
+    body = {"prompt": [5] * prompt, "max_tokens": asked, "ignore_eos": True}
+    reply = peer.client.post("/v1/completions", json=body)
+    assert reply.status_code == status
+    if answered:
+        assert reply.json()["usage"]["completion_tokens"] == answered
 
 
 def test_tokens_are_counted(peer: Peer) -> None:

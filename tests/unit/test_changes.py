@@ -91,6 +91,14 @@ def test_one_difference(new: dict[str, object], expected: Change) -> None:
     assert changes(FLEET, replace(FLEET, **new)) == (expected,)
 
 
+@pytest.mark.parametrize("launcher, how", [("local", "rolling"), ("external", "live")])
+def test_how_many_requests_at_a_time_is_a_setting_of_local_engines(launcher: str, how: str) -> None:
+    """A local engine is started with it; an external one has its own, and only gets as many."""
+    old = replace(FLEET, pools=(PoolSpec("x", launcher=launcher),))
+    new = replace(FLEET, pools=(PoolSpec("x", launcher=launcher, concurrent=64),))
+    assert changes(old, new) == (Change("pool x", "change", how, "concurrent 128 -> 64"),)
+
+
 def test_urls_of_external_pools_change_live() -> None:
     """One external engine more or less needs no other engine to restart."""
     old = replace(FLEET, pools=(PoolSpec("x", launcher="external", urls=("http://h:1",)),))

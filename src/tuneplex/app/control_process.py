@@ -21,7 +21,7 @@ import uvicorn
 
 from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
-from tuneplex.control import Controller, Leasing, Registry, admin_app
+from tuneplex.control import Controller, Dividing, Leasing, Registry, admin_app
 from tuneplex.feed.sockets import private_socket
 from tuneplex.launchers.external import ExternalLauncher
 from tuneplex.launchers.local import LocalLauncher, inheritable
@@ -60,7 +60,8 @@ async def _run(state: StateDir, lifeline: int, env: Mapping[str, str]) -> None:
             _admin(controller, registry, leasing, state),
             asyncio.TaskGroup() as group,
         ):
-            loops = [group.create_task(loop) for loop in (controller.run(), registry.run())]
+            runs = (controller.run(), registry.run(), Dividing(controller, registry).run())
+            loops = [group.create_task(run) for run in runs]
             sharing = group.create_task(leasing.run())
             await stop.wait()
             sharing.cancel()

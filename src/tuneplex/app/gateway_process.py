@@ -46,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     for chatty in ("httpx2", "httpcore2"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     os.set_inheritable(options.listener, False)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # prompts are counted by one thread, not by one per core
     uvloop.run(_run(options, StateDir(options.state_dir)))
     return 0
 
@@ -83,6 +84,7 @@ async def _run(options: argparse.Namespace, state: StateDir) -> None:
             on_view=take_view,
             on_access=take_access,
             on_leases=take_leases,
+            on_turns=gateway.update_turns,
             report=gateway.report,
         )
         async with asyncio.TaskGroup() as group:
@@ -106,6 +108,7 @@ async def _serve(
             async with asyncio.timeout(_FIRST_NEWS_S):
                 for first in news:
                     await first.wait()
+        await gateway.counter.loaded()
         if gateway.limited:  # of a day's limit, another process may have used something before
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FIRST_LEASES_S):

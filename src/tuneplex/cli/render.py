@@ -8,7 +8,7 @@ from tuneplex.cli.terminal import Cell, Sheet
 from tuneplex.types import AdapterStatus, Change, FleetSpec, ReplicaState, ReplicaStatus, Resident, Status, Tier
 from tuneplex.units import format_duration
 
-__all__ = ["adapters", "changes", "config", "headline", "replicas", "reserved", "welcome"]
+__all__ = ["adapters", "changes", "config", "headline", "replicas", "reserved", "waiting", "welcome"]
 
 _STATE_STYLES = {
     ReplicaState.REQUESTED: "yellow",
@@ -29,6 +29,12 @@ def headline(status: Status, now: float) -> str:
     if gateways < len(status.gateways):
         parts.append(f"gateways {gateways}/{len(status.gateways)}")
     return "  ".join((*parts, f"up {format_duration(max(0.0, now - status.started))}"))
+
+
+def waiting(status: Status) -> tuple[str, ...]:
+    """A line that tells how many requests wait in which gateway, while any do."""
+    found = [f"gateway-{gateway.index} {gateway.waiting}" for gateway in status.gateways if gateway.waiting]
+    return (f"requests wait: {', '.join(found)}",) if found else ()
 
 
 def replicas(status: Status) -> Sheet:

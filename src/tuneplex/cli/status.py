@@ -93,7 +93,8 @@ def _picture(state: StateDir) -> RenderableType:
 def _notices(status: Status) -> tuple[tuple[str, str], ...]:
     """What is unusual about the fleet, a line each, with its style."""
     store = ((status.store, "yellow"),) if status.store else ()
-    return (*((line, "") for line in render.reserved(status)), *store)
+    waiting = ((line, "yellow") for line in render.waiting(status))
+    return (*((line, "") for line in render.reserved(status)), *waiting, *store)
 
 
 def _sheets(status: Status) -> tuple[Sheet, ...]:

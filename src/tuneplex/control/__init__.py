@@ -10,10 +10,17 @@ if TYPE_CHECKING:
     from tuneplex.control.controller import Controller
     from tuneplex.control.leasing import Leasing
     from tuneplex.control.registry import Registry
+    from tuneplex.control.turns import Dividing
 
-__all__ = ["Controller", "Leasing", "Registry", "admin_app"]
+__all__ = ["Controller", "Dividing", "Leasing", "Registry", "admin_app"]
 
-_HOMES = {"Controller": "controller", "Leasing": "leasing", "Registry": "registry", "admin_app": "admin"}
+_HOMES = {
+    "Controller": "controller",
+    "Dividing": "turns",
+    "Leasing": "leasing",
+    "Registry": "registry",
+    "admin_app": "admin",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -16,13 +17,13 @@ from tuneplex.control.decide import Situation, decide, failures, gave_up
 from tuneplex.control.figures import added, metrics_page
 from tuneplex.control.report import Surroundings, fleet_status
 from tuneplex.control.seen import Limits, Seen
-from tuneplex.control.view import fleet_view, unmentioned
+from tuneplex.control.view import Outlook, fleet_view, unmentioned
 from tuneplex.control.watch import Watch
 from tuneplex.engines.driver import Driver, driver_for
 from tuneplex.errors import EngineError
 from tuneplex.feed import Publisher
 from tuneplex.launchers.launcher import Launched, Launcher, Order
-from tuneplex.types import FleetSpec, FleetView, GatewayReport, ReplicaState, Status
+from tuneplex.types import Base, FleetSpec, FleetView, GatewayReport, ReplicaState, Status
 
 __all__ = ["Controller", "Follower"]
 
@@ -83,6 +84,8 @@ class Controller:
         self._view = FleetView(generation=int(time.time()) * 1000)  # above all that an earlier control has published
         self._since: dict[str, tuple[ReplicaState, float]] = {}
         self._troubles: dict[str, tuple[float, str]] = {}
+        self._starts: dict[str, float] = {}
+        self._tokenizer = _tokenizer(spec.base)
         self._ended = GatewayReport(gateway=-1, pid=0, generation=0)
         self._followers: list[Follower] = []
 
@@ -90,6 +93,11 @@ class Controller:
     def launcher_names(self) -> frozenset[str]:
         """What a pool's `launcher` can be here."""
         return frozenset(self._launchers)
+
+    @property
+    def view(self) -> FleetView:
+        """What gateways were told last."""
+        return self._view
 
     def follow(self, follower: Follower) -> None:
         """From now on tell this one of every report, and let it settle before gateways are told of the fleet."""
@@ -116,6 +124,7 @@ class Controller:
     def apply(self, spec: FleetSpec) -> None:
         """Aim at another description. What was given up is tried again."""
         self.spec = spec
+        self._tokenizer = _tokenizer(spec.base)
         self._applied_at = time.time()
         self._troubles.clear()
         for watch, _task in self._watches.values():
@@ -211,6 +220,8 @@ class Controller:
                 self._since[replica.name] = known
                 continue
             self._since[replica.name] = state, situation.now
+            if known is not None and known[0] is ReplicaState.STARTING and state is ReplicaState.READY:
+                self._starts[replica.launched.pool] = situation.now - replica.launched.started
             logging.getLogger(__name__).info("%s is %s", replica.name, state.value)
             if gave_up(replica.launched, situation.applied_at, situation.limits):
                 count = len(failures(replica.launched, situation.applied_at, situation.limits))
@@ -218,14 +229,8 @@ class Controller:
 
     async def _publish(self, situation: Situation) -> None:
         generation = self._view.generation
-        view = fleet_view(
-            situation.spec,
-            situation.seen,
-            generation=generation,
-            created=int(self._started),
-            now=situation.now,
-            limits=situation.limits,
-        )
+        outlook = Outlook(int(self._started), self._tokenizer, self._starts, self._troubles.keys())
+        view = fleet_view(situation, outlook, generation=generation)
         if view != self._view:
             self._view = msgspec.structs.replace(view, generation=generation + 1)
             await self.publisher.publish(self._view)
@@ -311,6 +316,12 @@ class Controller:
 
     def _on_gone(self, report: GatewayReport) -> None:
         self._ended = added(self._ended, report)
+
+
+def _tokenizer(base: Base) -> str:
+    """The path of its `tokenizer.json`; empty where there is none."""
+    path = Path(base.path, "tokenizer.json")
+    return str(path) if base.path and path.is_file() else ""
 
 
 def _key(record: Launched) -> tuple[str, str]:

@@ -84,7 +84,8 @@ def _gateways(count: int, reports: Sequence[GatewayReport]) -> tuple[GatewayStat
 def _gateway(index: int, report: GatewayReport | None) -> GatewayStatus:
     if report is None:
         return GatewayStatus(index)
-    return GatewayStatus(index, report.pid, connected=True, outstanding=sum(report.outstanding.values()))
+    outstanding = sum(report.outstanding.values())
+    return GatewayStatus(index, report.pid, connected=True, outstanding=outstanding, waiting=report.waiting)
 
 
 def _replica(situation: Situation, replica: Seen, since: Mapping[str, float]) -> ReplicaStatus:

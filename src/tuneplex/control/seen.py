@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import msgspec
 
@@ -28,6 +29,7 @@ class Limits(msgspec.Struct, frozen=True):
         drain_s: How long a replica that goes away may finish its requests.
         first_load_s: Before loading an adapter is tried again; doubled with each failure.
         longest_load_s: At most.
+        hopeless_loads: Failures in a row to load an adapter, after which no request waits for it any more.
         unload_s: How long an adapter that no view mentions stays loaded, for requests that are on their way to it.
     """
 
@@ -40,6 +42,7 @@ class Limits(msgspec.Struct, frozen=True):
     drain_s: float = 300.0
     first_load_s: float = 2.0
     longest_load_s: float = 60.0
+    hopeless_loads: int = 3
     unload_s: float = 5.0
 
 
@@ -131,6 +134,14 @@ class Seen(msgspec.Struct, frozen=True):
         if self.draining_since is not None:
             return ReplicaState.DRAINING
         return ReplicaState.READY if self.answered else ReplicaState.STARTING
+
+    def context(self, names: Iterable[str]) -> int | None:
+        """Tokens that a request can have for one of these names of its; None if it tells nothing about them."""
+        asked = set(names)
+        told = [model.context for model in self.models if model.id in asked and model.parent is None]
+        largest = max((context for context in told if context is not None), default=None)
+        limits = (None if None in told else largest, self.metrics.kv_tokens)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def base_name(self, name: str) -> str | None:
         """The engine's own name for the base: `name` if it lists that, else the first that is not an adapter."""

@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from itertools import count
 
-from tuneplex.control.adapters import Use, in_use, uses
-from tuneplex.control.seen import Limits, Seen
+import msgspec
+
+from tuneplex.control.adapters import Use, engine_name, in_use, uses
+from tuneplex.control.decide import Situation, gave_up, restart_at
+from tuneplex.control.seen import Seen
+from tuneplex.control.wanted import match, wanted
 from tuneplex.identity import Limits as Allowance
-from tuneplex.types import FleetSpec, FleetView, Model, Replica
+from tuneplex.types import FleetSpec, FleetView, Model, PoolSpec, Replica, ReplicaState
 
-__all__ = ["fleet_view", "unmentioned"]
+__all__ = ["Outlook", "fleet_view", "unmentioned"]
 
 _NO_TENANT = frozenset({""})  # no tenant is called so
 _NO_LIMITS = Allowance()
 
 
-def fleet_view(
-    spec: FleetSpec, seen: Sequence[Seen], *, generation: int, created: int, now: float, limits: Limits
-) -> FleetView:
-    """The fleet as gateways should see it: every model of the fleet, and what each replica can really answer now."""
-    used = in_use(spec, seen)
-    allowed = spec.limits
+class Outlook(msgspec.Struct, frozen=True):
+    """What control remembers beside the situation.
+
+    Attributes:
+        created: When the fleet was started, Unix time.
+        tokenizer: As in `FleetView`.
+        starts: By pool, how long its last start took, seconds.
+        troubles: Pools of which a replica could not be launched.
+    """
+
+    created: int = 0
+    tokenizer: str = ""
+    starts: Mapping[str, float] = {}
+    troubles: Collection[str] = ()
+
+
+def fleet_view(situation: Situation, outlook: Outlook, *, generation: int) -> FleetView:
+    """The fleet as gateways should see it: every model of the fleet, and what each replica can really answer now.
+
+    Replicas that are expected but do not live yet, or not again, are in it, too: without an endpoint.
+    """
+    spec = situation.spec
+    used = in_use(spec, situation.seen)
+    allowed, created = spec.limits, outlook.created
     base = Model(spec.base.name, spec.base.name, created=created, limits=allowed.get(spec.base.name, _NO_LIMITS))
     adapters = (
         Model(name, use.version, parent=base.name, created=created, limits=allowed.get(name, _NO_LIMITS))
@@ -30,9 +53,13 @@ def fleet_view(
         generation=generation,
         models={model.name: model for model in (base, *adapters)},
         aliases=spec.aliases,
-        replicas=tuple(_replica(spec, replica, used, now, limits) for replica in seen if replica.alive),
+        replicas=(
+            *(_replica(situation, outlook, replica, used) for replica in situation.seen if replica.alive),
+            *(coming for pool in spec.pools for coming in _coming(situation, outlook, pool)),
+        ),
         settings=spec.gateway,
         gateways=spec.listen.gateways,
+        tokenizer=outlook.tokenizer,
     )
 
 
@@ -43,19 +70,88 @@ def unmentioned(view: FleetView, replica: Seen) -> frozenset[str]:
     return adapters.difference(*mentioned)
 
 
-def _replica(spec: FleetSpec, replica: Seen, used: Mapping[str, Use], now: float, limits: Limits) -> Replica:
-    record = replica.launched
+def _replica(situation: Situation, outlook: Outlook, replica: Seen, used: Mapping[str, Use]) -> Replica:
+    spec, record = situation.spec, replica.launched
+    pool = next((known for known in spec.pools if known.name == record.pool), None)
+    serves, state = _serves(spec, replica, used), situation.state(replica)
+    took = outlook.starts.get(record.pool) if state is ReplicaState.STARTING else None
     return Replica(
         name=record.replica,
         pool=record.pool,
         engine=record.engine,
         endpoint=record.endpoint,
         secret=record.secret,
-        state=replica.state(now, limits),
-        serves=_serves(spec, replica, used),
+        state=state,
+        serves=serves,
         routes=replica.routes,
         tenants=_tenants(spec, record.pool),
+        concurrent=pool.concurrent if pool is not None else None,
+        slots=_slots(pool, replica),
+        context=replica.context(serves.values()),
+        awaited=_awaited(situation, pool, replica) - serves.keys() if pool is not None else frozenset(),
+        ready_at=record.started + took if took is not None else None,
     )
+
+
+def _slots(pool: PoolSpec | None, replica: Seen) -> int | None:
+    """As the engine tells; until it does, as we start it."""
+    told = replica.residency.slots if replica.residency is not None else None
+    ours = pool is not None and pool.launcher == "local" and pool.engine == "vllm"
+    return told or (pool.max_loras if pool is not None and ours else 0) or None
+
+
+def _awaited(situation: Situation, pool: PoolSpec, replica: Seen) -> frozenset[str]:
+    """What a living replica should serve and is going to, as far as anybody can tell."""
+    state, limits = situation.state(replica), situation.limits
+    if state is ReplicaState.STARTING:
+        away = replica.is_unreachable(situation.now, limits) or not _is_wanted(situation, pool, replica)
+        return frozenset() if away else _versions(situation.spec, pool)
+    if state is not ReplicaState.READY or not replica.loads_adapters:
+        return frozenset()
+    adapters = (version for version in situation.spec.adapters if version.pool == pool.name)
+    failed = {name for name, failure in replica.failures.items() if failure.count >= limits.hopeless_loads}
+    return frozenset(version.id for version in adapters if engine_name(replica, version) not in failed)
+
+
+def _is_wanted(situation: Situation, pool: PoolSpec, replica: Seen) -> bool:
+    mine = [other for other in situation.seen if other.launched.pool == pool.name]
+    return any(kept is replica for _wish, kept in match(wanted(pool, situation.spec.base), mine).kept)
+
+
+def _coming(situation: Situation, outlook: Outlook, pool: PoolSpec) -> Iterator[Replica]:
+    """The replicas of a pool that will be started: for the first time, or again."""
+    mine = [replica for replica in situation.seen if replica.launched.pool == pool.name]
+    found = match(wanted(pool, situation.spec.base), mine)
+    took = outlook.starts.get(pool.name)
+    for _wish, replica in found.kept:
+        record = replica.launched
+        if record.ended is not None and not gave_up(record, situation.applied_at, situation.limits):
+            begins = restart_at(record, situation.applied_at, situation.limits)
+            ready_at = begins + took if took is not None else None
+            yield _expected(situation.spec, pool, replica.name, ReplicaState.STARTING, ready_at)
+    if pool.name not in outlook.troubles:
+        taken = {replica.name for replica in mine}
+        names = (name for name in (f"{pool.name}-{index}" for index in count()) if name not in taken)
+        for _wish, name in zip(found.missing, names, strict=False):
+            yield _expected(situation.spec, pool, name, ReplicaState.REQUESTED, None)
+
+
+def _expected(spec: FleetSpec, pool: PoolSpec, name: str, state: ReplicaState, ready_at: float | None) -> Replica:
+    return Replica(
+        name=name,
+        pool=pool.name,
+        engine=pool.engine,
+        endpoint="",
+        state=state,
+        tenants=frozenset(pool.tenants),
+        awaited=_versions(spec, pool),
+        ready_at=ready_at,
+    )
+
+
+def _versions(spec: FleetSpec, pool: PoolSpec) -> frozenset[str]:
+    """All that a pool's replicas should serve."""
+    return frozenset((spec.base.name, *(version.id for version in spec.adapters if version.pool == pool.name)))
 
 
 def _tenants(spec: FleetSpec, pool: str) -> frozenset[str]:

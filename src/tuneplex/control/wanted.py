@@ -68,6 +68,11 @@ def local_peers(spec: FleetSpec) -> int:
 
 
 def _settings(pool: PoolSpec, base: Base, url: str) -> str:
-    """A digest; how many replicas a pool has, and for whom, makes no difference to each of them."""
+    """A digest; how many replicas a pool has, and for whom, makes no difference to each of them.
+
+    Nor does how many requests an external engine gets at a time: that one keeps its own settings.
+    """
     one = msgspec.structs.replace(pool, replicas=1, urls=(), tenants=())
+    if url:
+        one = msgspec.structs.replace(one, concurrent=0)
     return hashlib.sha256(msgspec.json.encode((one, base.name, base.path, url))).hexdigest()[:16]

@@ -20,10 +20,18 @@ class EngineModel(msgspec.Struct, frozen=True):
     Attributes:
         id: The engine's own name for it.
         parent: The base's name for an adapter, None for a base.
+        max_model_len: Tokens that a request for it can have, prompt and answer together, where the engine tells.
     """
 
     id: str
     parent: str | None = None
+    max_model_len: object = None  # vLLM's addition to OpenAI's list: of another server it may be anything
+
+    @property
+    def context(self) -> int | None:
+        """`max_model_len`, if it is a number of tokens."""
+        told = self.max_model_len
+        return told if isinstance(told, int) and told > 0 else None
 
 
 class EngineMetrics(msgspec.Struct, frozen=True):
@@ -36,6 +44,7 @@ class EngineMetrics(msgspec.Struct, frozen=True):
         prompt_tokens: Read since the engine started.
         generation_tokens: Written since the engine started.
         preemptions: Requests that lost their place in the KV cache, since the engine started.
+        kv_tokens: Tokens that the KV cache can hold; None where the engine does not tell.
     """
 
     running: int = 0
@@ -44,6 +53,7 @@ class EngineMetrics(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     generation_tokens: int = 0
     preemptions: int = 0
+    kv_tokens: int | None = None
 
 
 class Reply(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import msgspec
 from tuneplex.feed.frames import FrameError, pack, read_frame
 from tuneplex.feed.sockets import private_socket
 from tuneplex.identity import Access
-from tuneplex.types import FleetView, GatewayReport, Leases
+from tuneplex.types import FleetView, GatewayReport, Leases, Turns
 
 __all__ = ["Publisher"]
 
@@ -51,7 +51,7 @@ class Publisher:
         """How many gateways are connected, whether they have reported or not."""
         return len(self._reports)
 
-    async def publish(self, value: FleetView | Access | Leases) -> None:
+    async def publish(self, value: FleetView | Access | Leases | Turns) -> None:
         """Make this what gateways should have, instead of the last of its kind; does not wait until they have it."""
         async with self._published:
             self._version += 1

@@ -12,11 +12,11 @@ import msgspec
 
 from tuneplex.feed.frames import FrameError, pack, read_frame
 from tuneplex.identity import Access
-from tuneplex.types import FleetView, GatewayReport, Leases
+from tuneplex.types import FleetView, GatewayReport, Leases, Turns
 
 __all__ = ["Subscriber"]
 
-_Value = FleetView | Access | Leases
+_Value = FleetView | Access | Leases | Turns
 
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 1.0
@@ -30,6 +30,7 @@ class Subscriber:
         on_view: Called with every view.
         on_access: Called with everything there is to know of keys, whenever it changed.
         on_leases: Called with the shares of limits, whenever they changed.
+        on_turns: Called with how the gateways share the replicas, whenever that changed.
         report: Asked for what to send, every `interval_s`.
         interval_s: Seconds between reports.
     """
@@ -41,6 +42,7 @@ class Subscriber:
         on_view: Callable[[FleetView], None],
         on_access: Callable[[Access], None],
         on_leases: Callable[[Leases], None] = lambda _leases: None,
+        on_turns: Callable[[Turns], None] = lambda _turns: None,
         report: Callable[[], GatewayReport],
         interval_s: float = 1.0,
     ) -> None:
@@ -48,6 +50,7 @@ class Subscriber:
         self._on_view = on_view
         self._on_access = on_access
         self._on_leases = on_leases
+        self._on_turns = on_turns
         self._report = report
         self._interval_s = interval_s
 
@@ -92,6 +95,8 @@ class Subscriber:
                     self._on_access(value)
                 case Leases():
                     self._on_leases(value)
+                case Turns():
+                    self._on_turns(value)
 
     async def _send_reports(self, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):

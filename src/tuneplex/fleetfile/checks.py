@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,7 +16,7 @@ from tuneplex.fleetfile.ranks import MAX_LORA_RANKS
 from tuneplex.fleetfile.schema import EngineSection, FleetFile, GatewaySection, PoolSection, StoreSection
 from tuneplex.fleetfile.sources import is_hub_name, parse_source
 
-__all__ = ["LOCAL_ONLY", "STORE_HINT", "check", "is_loopback", "is_token", "store_problem"]
+__all__ = ["LOCAL_ONLY", "STORE_HINT", "check", "is_loopback", "is_token", "max_num_seqs", "store_problem"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*(?:/[A-Za-z0-9][A-Za-z0-9._:-]*)*")
@@ -25,6 +25,7 @@ _ORIGIN = re.compile(r"\*|https?://[A-Za-z0-9.-]+(?::[0-9]{1,5})?|https?://\[[0-
 _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _NAME_HINT = "use letters, digits, '.', '_' and '-', beginning with a letter or digit"
 _MAX_NAME = 200
+_MAX_CONCURRENT = 100_000
 STORE_HINT = "write postgresql://USER@HOST/DATABASE; without the key 'store' it is a file in the state directory"
 # Set by tuneplex itself -> the key of the fleet file that decides it, if there is one.
 _OWN_FLAGS = {
@@ -156,6 +157,7 @@ class _Checker:
         self._secret(path, pool.key, pool.key_env)
         self._pool_loras(path, pool)
         self._pool_tenants(path, pool)
+        self._concurrent(path, pool)
         for index, argument in enumerate(pool.engine_args):
             self._engine_argument((*path, "engine_args", index), argument)
         for variable, value in pool.env.items():
@@ -205,6 +207,17 @@ class _Checker:
                 raise self.places.error(place, "cannot be a tenant", hint=hint)
             if tenant in pool.tenants[:index]:
                 raise self.places.error(place, "is given twice")
+
+    def _concurrent(self, path: KeyPath, pool: PoolSection) -> None:
+        found = max_num_seqs(pool.engine_args)
+        if found is None:
+            return
+        index, value = found
+        place: KeyPath = (*path, "engine_args", index)
+        if pool.concurrent is not None:
+            raise self.places.error(place, "'concurrent' and --max-num-seqs are both given", hint="keep one of them")
+        if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= _MAX_CONCURRENT:
+            raise self.places.error(place, f"--max-num-seqs should be a number from 1 to {_MAX_CONCURRENT}")
 
     def _engine_argument(self, path: KeyPath, argument: str) -> None:
         flag = argument.partition("=")[0].lstrip("-").replace("_", "-")
@@ -264,6 +277,16 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):  # a name that is too long, or that no file can have
         return False
+
+
+def max_num_seqs(arguments: Sequence[str]) -> tuple[int, str] | None:
+    """Which engine argument says how many requests an engine works on at a time, and what; the last one counts."""
+    found = None
+    for index, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag.replace("_", "-") == "--max-num-seqs":
+            found = index, value if equals else "".join(arguments[index + 1 : index + 2])
+    return found
 
 
 def is_token(key: str) -> bool:

@@ -27,6 +27,9 @@ _FORMATS: Mapping[str, Callable[[int], str]] = {
     "connect": format_duration,
     "first_byte": format_duration,
     "between_chunks": format_duration,
+    "bytes": format_bytes,
+    "longest": format_duration,
+    "comments": format_duration,
 }
 # Settings that are worked out when the file leaves them open: key without names -> how.
 DERIVED = {
@@ -37,6 +40,7 @@ DERIVED = {
     "pools.max_cpu_loras": "room for every adapter of the pool",
     "pools.max_lora_rank": "the smallest that fits the pool's adapters",
     "pools.max_model_len": "the engine decides",
+    "pools.concurrent": "128 on the CPU, else 256; or what `--max-num-seqs` in `engine_args` says",
     "pools.kv_cache": "the engine decides; 1 GiB on the CPU",
     "gateway.key": f"the environment variable {API_KEY_VARIABLE}",
     "store.url": "a file in the state directory",
@@ -77,7 +81,7 @@ def _resolved(spec: FleetSpec) -> dict[KeyPath, str]:
     """The values that only `resolve` knows."""
     values: dict[KeyPath, str] = {("adapters", version.name, "pool"): version.pool for version in spec.adapters}
     for pool in spec.pools:
-        for key in ("replicas", "max_loras", "max_cpu_loras", "max_lora_rank"):
+        for key in ("replicas", "max_loras", "max_cpu_loras", "max_lora_rank", "concurrent"):
             values["pools", pool.name, key] = str(getattr(pool, key))
         if pool.python:
             values["engine", "python"] = pool.python

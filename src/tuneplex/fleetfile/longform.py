@@ -114,7 +114,7 @@ class _Long:
         gateway = _given(gateway)
         if isinstance(cors := gateway.get("cors"), str):
             gateway["cors"] = [cors]
-        for section in ("tls", "timeouts"):
+        for section in ("tls", "timeouts", "waiting"):
             if isinstance(part := gateway.get(section), dict):
                 gateway[section] = _given(part)
         self.values["gateway"] = gateway

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import msgspec
 from pydantic import SecretStr
 
-from tuneplex.fleetfile.checks import STORE_HINT, is_loopback, is_token, store_problem
+from tuneplex.fleetfile.checks import STORE_HINT, is_loopback, is_token, max_num_seqs, store_problem
 from tuneplex.fleetfile.places import KeyPath
 from tuneplex.fleetfile.ranks import MAX_LORA_RANKS, smallest_max_rank
 from tuneplex.fleetfile.schema import FleetFile, PoolSection
 from tuneplex.identity import Limits
-from tuneplex.types import AdapterVersion, Base, FleetSpec, GatewaySettings, Listen, PoolSpec, Timeouts
+from tuneplex.types import AdapterVersion, Base, FleetSpec, GatewaySettings, Listen, PoolSpec, Timeouts, Waiting
 
 __all__ = ["API_KEY_VARIABLE", "DEFAULT_POOL", "resolve"]
 
@@ -24,6 +24,8 @@ _TENANTS_KEY = re.compile(r"tpx-[a-z0-9]{12}-[A-Za-z0-9]{43}")
 DEFAULT_POOL = "default"
 _MAX_LORAS = 4
 _LEAST_CPU_LORAS = 8
+_CONCURRENT_ON_CPU = 128
+_CONCURRENT = 256
 
 
 def resolve(
@@ -169,7 +171,15 @@ def _pool_spec(file: FleetFile, pool: _Pool, python: str, env: Mapping[str, str]
         engine_args=tuple(section.engine_args),
         env=dict(section.env),
         tenants=tuple(section.tenants),
+        concurrent=_concurrent(section),
     )
+
+
+def _concurrent(section: PoolSection) -> int:
+    """As the file says, by its own key or as an engine argument; else what suits what the engines run on."""
+    given = max_num_seqs(section.engine_args)
+    on_cpu = section.launcher == "local" and not section.gpus
+    return section.concurrent or (int(given[1]) if given else 0) or (_CONCURRENT_ON_CPU if on_cpu else _CONCURRENT)
 
 
 def _slots(section: PoolSection, members: int, before: PoolSpec | None) -> tuple[int, int]:
@@ -222,13 +232,14 @@ def _gateway(file: FleetFile, env: Mapping[str, str]) -> GatewaySettings:
     if key is None and not gateway.require_key and not is_loopback(gateway.host):
         hint = f"set gateway.require_key, gateway.key_env, gateway.key or the environment variable {API_KEY_VARIABLE}"
         raise file.places.error(("gateway", "host"), f"{gateway.host} is open to others, without a key", hint=hint)
-    timeouts = gateway.timeouts
+    timeouts, waiting = gateway.timeouts, gateway.waiting
     return GatewaySettings(
         key_sha256=hashlib.sha256(key.encode()).hexdigest() if key else None,
         require_key=gateway.require_key,
         cors_origins=tuple(gateway.cors),
         max_body=gateway.max_body,
         timeouts=Timeouts(timeouts.connect, timeouts.first_byte, timeouts.between_chunks),
+        waiting=Waiting(waiting.requests, waiting.bytes, waiting.longest, waiting.comments),
     )
 
 

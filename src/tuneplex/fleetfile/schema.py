@@ -22,6 +22,7 @@ __all__ = [
     "StoreSection",
     "TimeoutsSection",
     "TlsSection",
+    "WaitingSection",
 ]
 
 
@@ -114,6 +115,11 @@ class PoolSection(Section):
     gpus: Annotated[int, Field(ge=0, le=64)] = Field(
         default=0, description="GPUs for each replica; 0 runs it on the CPU."
     )
+    concurrent: Count | None = Field(
+        default=None,
+        description="How many requests each replica works on at a time; further ones wait in the gateway (vLLM's"
+        " `--max-num-seqs`).",
+    )
     kv_cache: Size | None = Field(default=None, description="Size of each replica's KV cache, for instance `2GiB`.")
     engine_args: list[str] = Field(
         default=[],
@@ -148,6 +154,15 @@ class TimeoutsSection(Section):
     between_chunks: Duration = Field(default=120.0, description="Between two parts of a reply.")
 
 
+class WaitingSection(Section):
+    """How much may wait for a free place in each gateway process."""
+
+    requests: Count = Field(default=1000, description="Requests that wait at a time.")
+    bytes: Size = Field(default=256 * 1024 * 1024, description="Size of all their bodies, for instance `256MiB`.")
+    longest: Duration = Field(default=120.0, description="How long one may wait.")
+    comments: Duration = Field(default=5.0, description="How often a stream that waits is told its position.")
+
+
 class GatewaySection(Section):
     """Where and how clients are served."""
 
@@ -171,6 +186,7 @@ class GatewaySection(Section):
     cors: list[str] = Field(default=[], description="Origins that browsers may call from; `*` allows any.")
     max_body: Size = Field(default=16 * 1024 * 1024, description="Largest request body, for instance `16MiB`.")
     timeouts: TimeoutsSection = Field(default=TimeoutsSection(), description="Towards engines.")
+    waiting: WaitingSection = Field(default=WaitingSection(), description="Of requests, for a free place.")
 
 
 class StoreSection(Section):

@@ -19,6 +19,7 @@ _LIMIT_HEADERS = b", ".join(
     for what in (b"requests", b"tokens")
     for number in (b"limit", b"remaining", b"reset")
 )
+_WAIT_HEADERS = b"x-tuneplex-queue-position, x-tuneplex-estimated-wait, x-tuneplex-waited"
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9 ,_-]{1,2000}")
 
 
@@ -84,7 +85,8 @@ def cors_headers(settings: GatewaySettings, origin: bytes) -> bytes:
         return b"vary: origin\r\n"
     return (
         b"access-control-allow-origin: %b\r\nvary: origin\r\n"
-        b"access-control-expose-headers: x-request-id, retry-after, %b\r\n" % (allowed, _LIMIT_HEADERS)
+        b"access-control-expose-headers: x-request-id, retry-after, %b, %b\r\n"
+        % (allowed, _LIMIT_HEADERS, _WAIT_HEADERS)
     )
 
 

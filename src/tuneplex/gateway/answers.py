@@ -22,10 +22,10 @@ from tuneplex.types import Route
 if TYPE_CHECKING:
     from tuneplex.gateway.relay import Relay
 
-__all__ = ["ErrorAnswer", "LongAnswer", "StreamAnswer", "WholeAnswer", "error_event"]
+__all__ = ["STREAM_HEADERS", "ErrorAnswer", "LongAnswer", "StreamAnswer", "WholeAnswer", "error_event"]
 
 _BORDER = b"\n\n"
-_STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
+STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 _WHOLE_LIMIT = 1024 * 1024
 _ERROR_LIMIT = 64 * 1024
 _SEQUENCE = re.compile(rb'"sequence_number":\s*(\d+)')
@@ -51,7 +51,8 @@ class StreamAnswer:
         self._rename = relay.renamer().events
         self._framer = EventFramer()
         self._meter = relay.meter()
-        self._exchange.start(200, EVENT_STREAM, _STREAM_HEADERS)
+        if not self._exchange.commented:
+            self._exchange.start(200, EVENT_STREAM, STREAM_HEADERS)
 
     reply_started = staticmethod(_unasked)
 

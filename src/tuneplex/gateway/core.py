@@ -1,7 +1,7 @@
 """The gateway: what it knows, and the way of a request through it.
 
-authenticate -> resolve -> eligible -> route -> admit -> relay. Each step is a function that a later one can replace;
-only the last has effects.
+authenticate -> resolve -> eligible -> admit -> wait -> relay. Where tokens have to be counted, that comes before
+`eligible`, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -20,19 +20,25 @@ from tuneplex.errors import ApiError, BadRequest, NotFound, Unavailable
 from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback, preflight_headers
 from tuneplex.gateway.admin import AdminSource, admin_call, ask_control, reply_lines
 from tuneplex.gateway.admission import Admission, Ticket
+from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.body import Body, read_body
-from tuneplex.gateway.counters import Counters
-from tuneplex.gateway.estimate import Estimate, estimate
+from tuneplex.gateway.counters import Counters, Outcome
+from tuneplex.gateway.doubts import Doubts
+from tuneplex.gateway.estimate import Estimate, does_not_fit, fits_by_size
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import TEXT
 from tuneplex.gateway.pages import known_model, model_card, model_list, readiness
+from tuneplex.gateway.places import Places
 from tuneplex.gateway.principals import Principals, principals, subjects
-from tuneplex.gateway.relay import Ledger, Order, Relay, retry_after
+from tuneplex.gateway.relay import Ledger, Order, Relay, tell
 from tuneplex.gateway.routes import Page, Target, find_target
+from tuneplex.gateway.tokens import Pending, TokenCounter
 from tuneplex.gateway.upstreams import Upstreams
+from tuneplex.gateway.urgency import read_deadline, read_priority
+from tuneplex.gateway.waiting import Room
 from tuneplex.identity import Access, Grant, Principal, Subject
-from tuneplex.policy import eligible, least_outstanding
-from tuneplex.types import FleetView, GatewayReport, GatewaySettings, Leases, Model, Replica, Route
+from tuneplex.policy import eligible, expected, too_small
+from tuneplex.types import FleetView, GatewayReport, GatewaySettings, Leases, Model, Replica, Route, Turns
 
 __all__ = ["Gateway"]
 
@@ -41,9 +47,11 @@ _log = logging.getLogger(__name__)
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _NOBODY = Principal("", "", scopes=(), grant=Grant(((),), base=False), isolated=True)
 
-_UNKNOWN = Estimate(0, 0)
+_BREAKS = frozenset({Outcome.UNREACHABLE, Outcome.BROKEN})
+_CLIENT_CLOSED = 499  # as in `relay`
 
 MetricsSource = Callable[[], Awaitable[bytes]]
+_Found = tuple[tuple[Replica, ...], tuple[Replica, ...]]
 
 
 class Gateway:
@@ -77,7 +85,13 @@ class Gateway:
         self.view = FleetView()
         self.access = access
         self.ledger = Ledger(Counters())
+        self.counter = TokenCounter()
         self._upstreams = Upstreams()
+        self._doubts = Doubts(self._cleared)
+        self._places = Places(index, self.ledger, self._doubts, time.monotonic)
+        self._room = Room(self, self.ledger, self._places, soon=_soon, clock=time.monotonic, wall=time.time)
+        self.ledger.on_opened = self._places.began
+        self.ledger.on_closed = self._closed
         self._metrics_source = metrics_source
         self._admin = admin
         self._clock = clock
@@ -88,30 +102,43 @@ class Gateway:
         self._tasks: set[asyncio.Task[None]] = set()
         self._principals: Principals | None = None
         self._lists: dict[Grant, bytes] = {}  # pages of models; made when they are first asked for
+        self._context: int | None = None  # the smallest there is
         self.update(view or FleetView())
 
     # --- for the process around it
 
     def update(self, view: FleetView) -> None:
-        """Work by this view from now on; requests under way are not touched."""
+        """Work by this view from now on; requests under way are not touched, and those that wait go by it."""
         before, self.view = self.view, view
         self._upstreams.update(view.replicas)
+        self._doubts.update(view.replicas)
+        self._places.update(view)
+        self.counter.use(view.tokenizer)
+        self._context = min((one.context for one in view.replicas if one.context is not None), default=None)
         self._admission.share_among(view.gateways)
         limited = ((name, subjects(f"model {name}", model.limits)) for name, model in view.models.items())
         self._limited = {name: subject for name, subject in limited if subject}
         self._lists = {}
         if self._principals is None or not view.models or _keys_differ(before.settings, view.settings):
             self._know()
+        self._room.changed(view.settings.waiting)
 
     def update_access(self, access: Access) -> None:
-        """Know these keys from now on; requests under way are not touched."""
+        """Know these keys from now on; requests under way are not touched, and those that wait need a valid one."""
         self.access = access
         self._lists = {}
         self._know()
+        self._room.changed(self.view.settings.waiting)
 
     def update_leases(self, leases: Leases) -> None:
         """Go by these shares of limits from now on."""
         self._admission.lease(leases)
+
+    def update_turns(self, turns: Turns) -> None:
+        """Go by these shares of the replicas from now on."""
+        self._places.update_turns(turns)
+        self._room.reweigh(turns.weights.get(self.index, {}))
+        self._room.served()
 
     @property
     def limited(self) -> bool:
@@ -137,16 +164,28 @@ class Gateway:
             used=used,
             held=held,
             leases=self._admission.generation,
+            busy={name: dict(versions) for name, versions in self._places.slots.busy.items()},
+            demand=self._room.demand(),
+            closing=self._places.slots.closing,
+            waiting=len(self._room),
         )
 
     def tick(self, now: float) -> None:
-        """Look after timeouts; `now` is of `time.monotonic`."""
+        """Look after timeouts, and those that wait; `now` is of `time.monotonic`."""
         for relay in tuple(self.ledger.relays):
             relay.tick(now)
+        self._room.tick(now)
+
+    def drain(self) -> None:
+        """Nothing waits from now on: what would have to is refused, so that somebody else can take it."""
+        self._room.close()
 
     def close(self) -> None:
         """Close the connections to the engines."""
+        self._room.close()
+        self._doubts.close()
         self._upstreams.close()
+        self.counter.close()
 
     # --- for client connections (see `protocol.Handler`)
 
@@ -195,6 +234,15 @@ class Gateway:
         except Exception:  # noqa: BLE001 - the last resort: a defect of ours must still be an answer
             self._fail(exchange)
 
+    def _guarded(self, exchange: Exchange, work: Callable[[], None]) -> None:
+        """Go on with a request, later than in `handle`."""
+        try:
+            work()
+        except ApiError as error:
+            self.refuse(exchange, error)
+        except Exception:  # noqa: BLE001 - the last resort: a defect of ours must still be an answer
+            self._fail(exchange)
+
     def _fail(self, exchange: Exchange) -> None:
         _log.exception("request %s failed", exchange.request_id.decode())
         self.refuse(exchange, ApiError("The gateway failed at this request.", code="internal_error"))
@@ -203,10 +251,16 @@ class Gateway:
         """Answer with an error in OpenAI's shape."""
         exchange.request_id = exchange.request_id or next(self._ids)
         self._count(exchange, error.status)
-        if exchange.spoken:
+        self._answer(exchange, error)
+
+    def _answer(self, exchange: Exchange, error: ApiError) -> None:
+        if exchange.gone:
+            return
+        if exchange.spoken and not exchange.commented:
             exchange.cut()
-        elif not exchange.gone:
-            exchange.reply(error.status, error.body(), headers=retry_after(error))
+        else:
+            route = exchange.target.route if exchange.target is not None else None
+            tell(exchange, route or Route.CHAT, error)
 
     def _count(self, exchange: Exchange, status: int) -> None:
         """Count a reply that no engine was asked for."""
@@ -217,7 +271,16 @@ class Gateway:
 
     def _serve(self, exchange: Exchange, target: Target, route: Route) -> None:
         """A request for a model."""
-        body = read_body(exchange.body)
+        asked = self._asked(exchange, target, route, read_body(exchange.body))
+        found = self.find(asked)
+        if any(map(_counts_tokens, self._limiting(asked))) or (
+            self._context is not None and not fits_by_size(exchange.received, asked.fields, self._context)
+        ):
+            self._count_first(asked, found)
+        else:
+            self._enter(asked, found)
+
+    def _asked(self, exchange: Exchange, target: Target, route: Route, body: Body) -> Asked:
         if route is Route.RESPONSES and body.previous_response_id is not None:
             raise BadRequest(
                 "Responses are not stored: send the whole conversation in `input` instead of `previous_response_id`.",
@@ -226,41 +289,60 @@ class Gateway:
             )
         principal = exchange.principal or _NOBODY
         model, shown = self._resolve(principal, body, target.deployment)
-        replica = self._choose(principal, model, route, shown)
-        # Last, so that what no engine could take is not counted.
-        ticket, needed = self._admit(exchange, principal, model, route, body)
-        order = Order(
-            route=route,
-            model=model,
+        return Asked(
+            exchange,
+            principal,
+            model,
+            route,
             shown=shown,
             stream=body.stream is True,
+            fields=body.fields,
             tally=self.ledger.counters.tally(target.label, model.name),
-            salt=principal.cache_salt,
-            prompt=needed.prompt,
-            ticket=ticket,
+            priority=read_priority(exchange.headers),
+            deadline=read_deadline(exchange.headers, exchange.started_s),
         )
+
+    def _count_first(self, asked: Asked, found: _Found) -> None:
+        """Count its tokens, and let it in then."""
+        contexts = [replica.context for replica in found[0] or found[1]]
+        most = None if None in contexts else max(one for one in contexts if one is not None)
+
+        def counted(needed: Estimate) -> None:
+            asked.exchange.listener = None
+            asked.needed = needed
+            self._guarded(asked.exchange, lambda: self._enter_counted(asked))
+
+        pending = self.counter.count(asked.route, asked.fields, counted, most=most)
+        asked.exchange.listener = _Counted(asked, pending)
+
+    def _enter_counted(self, asked: Asked) -> None:
+        self.reconsider(asked)  # while it was counted, anything can have changed
+        self._enter(asked, self.find(asked))
+
+    def _enter(self, asked: Asked, found: _Found) -> None:
+        # Limits come last, so that what no engine could take is not counted.
+        ticket = asked.ticket = self._admit(asked)
         try:
-            Relay(self.ledger, exchange, order, self._upstreams[replica], self.view.settings.timeouts).start(
-                body.fields
-            )
+            self._room.enter(asked, *found)
         except BaseException:
             if ticket is not None:
                 ticket.cancel()
             raise
 
-    def _admit(
-        self, exchange: Exchange, principal: Principal, model: Model, route: Route, body: Body
-    ) -> tuple[Ticket | None, Estimate]:
+    def _limiting(self, asked: Asked) -> tuple[Subject, ...]:
+        """Whose limits it falls under."""
+        return asked.principal.subjects + self._limited.get(asked.model.name, ())
+
+    def _admit(self, asked: Asked) -> Ticket | None:
         """Count the request against the limits that it falls under, and tell the client what is left of them."""
-        limited = principal.subjects + self._limited.get(model.name, ())
+        limited, needed = self._limiting(asked), asked.needed
         if not limited:
-            return None, _UNKNOWN
-        needed = estimate(route, body.fields) if any(map(_counts_tokens, limited)) else _UNKNOWN
+            return None
         now, wall = self._clock(), self._wall()
         try:
-            return self._admission.admit(limited, needed.prompt + needed.completion, now, wall), needed
+            return self._admission.admit(limited, needed.prompt + needed.completion if needed else 0, now, wall)
         finally:
-            exchange.extra += self._admission.headers(limited, now, wall)
+            asked.exchange.extra += self._admission.headers(limited, now, wall)
 
     def _resolve(self, principal: Principal, body: Body, deployment: str | None) -> tuple[Model, str]:
         """The model that is meant, and the name that the client knows it by.
@@ -272,14 +354,70 @@ class Gateway:
             raise BadRequest("The request must name a `model`.", param="model", code="missing_model")
         return known_model(self.view, principal.grant, name), body.model or name
 
-    def _choose(self, principal: Principal, model: Model, route: Route, shown: str) -> Replica:
-        replicas = eligible(principal, model, route, self.view.replicas)
-        replica = least_outstanding(replicas, self.ledger.outstanding).replica
-        if replica is not None:
-            return replica
-        if any(model.version in known.serves and route not in known.routes for known in self.view.replicas):
-            raise NotFound(f"The model `{shown}` does not offer {route.value}.", code="route_not_offered")
-        raise Unavailable(f"No engine is ready for the model `{shown}`.", code="no_ready_engine", retry_after_s=2)
+    # --- for the waiting room (see `waiting.Desk`)
+
+    def find(self, asked: Asked) -> _Found:
+        """The replicas that may take a request now; where there are none, those that will."""
+        principal, model, route, needed = asked.principal, asked.model, asked.route, asked.needed
+        replicas = self.view.replicas
+        least, whole = (0, 0) if needed is None else (needed.at_least, needed.whole)
+        ready = eligible(principal, model, route, replicas, least=least, whole=whole)
+        if ready:
+            return ready, ()
+        coming = expected(principal, model, route, replicas, least=least)
+        if coming:
+            return (), coming
+        largest = too_small(principal, model, route, replicas, least)
+        if largest is not None and needed is not None:
+            raise does_not_fit(needed, largest)
+        if any(model.version in known.serves and route not in known.routes for known in replicas):
+            raise NotFound(f"The model `{asked.shown}` does not offer {route.value}.", code="route_not_offered")
+        raise Unavailable(f"No engine is ready for the model `{asked.shown}`.", code="no_ready_engine", retry_after_s=2)
+
+    def reconsider(self, asked: Asked) -> None:
+        """Find its model and its caller anew."""
+        exchange = asked.exchange
+        asked.principal = authenticate(self._callers(), exchange.headers.get(b"authorization", b""), time.time())
+        if exchange.target is not None:
+            demand(asked.principal, exchange.target.scopes)
+        asked.model = known_model(self.view, asked.principal.grant, asked.model.name)
+
+    def send(self, asked: Asked, replica: Replica) -> None:
+        """Send it to an engine."""
+        order = Order(
+            route=asked.route,
+            model=asked.model,
+            shown=asked.shown,
+            stream=asked.stream,
+            tally=asked.tally,
+            charge=asked.charge,
+            salt=asked.principal.cache_salt,
+            prompt=0 if asked.needed is None else asked.needed.prompt,
+            ticket=asked.ticket,
+            deadline=asked.deadline,
+        )
+        relay = Relay(self.ledger, asked.exchange, order, self._upstreams[replica], self.view.settings.timeouts)
+        relay.start(asked.fields)
+
+    def answer(self, asked: Asked, error: ApiError) -> None:
+        """Answer it with an error."""
+        asked.tally.answered(asked.exchange.status or error.status)
+        self._answer(asked.exchange, error)
+
+    def fail(self, asked: Asked) -> None:
+        """A defect of ours has kept it from being sent."""
+        self._fail(asked.exchange)
+
+    def _closed(self, relay: Relay, outcome: Outcome) -> None:
+        self._places.ended(relay)
+        if outcome in _BREAKS:
+            upstream = self._upstreams.find(relay.upstream.replica)
+            if upstream is not None:
+                self._doubts.doubt(upstream)
+        self._room.closed(relay, outcome)
+
+    def _cleared(self) -> None:
+        self._room.served()
 
     # --- pages
 
@@ -347,6 +485,29 @@ class Gateway:
             self.refuse(exchange, error)
         except Exception:  # noqa: BLE001 - the last resort, as in `handle`
             self._fail(exchange)
+
+
+class _Counted:
+    """Listens to the client of a request whose tokens are being counted."""
+
+    def __init__(self, asked: Asked, pending: Pending) -> None:
+        self._asked = asked
+        self._pending = pending
+
+    def client_gone(self) -> None:
+        """Nothing more needs to be counted."""
+        self._pending.cancel()
+        self._asked.tally.answered(_CLIENT_CLOSED)
+
+    def client_paused(self) -> None:
+        """Nothing is written."""
+
+    def client_resumed(self) -> None:
+        """Nothing is written."""
+
+
+def _soon(work: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(work)
 
 
 def _is_open(target: Target, exchange: Exchange) -> bool:

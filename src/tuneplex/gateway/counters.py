@@ -21,6 +21,7 @@ class Outcome(StrEnum):
     UNREACHABLE = "unreachable"
     BROKEN = "broken"  # the engine broke off or answered with something else
     TIMEOUT = "timeout"
+    DEADLINE = "deadline"  # the client's own
     CLIENT_GONE = "client_gone"
 
 
@@ -93,6 +94,9 @@ class Counters:
 
     def __init__(self) -> None:
         self._tallies: dict[Labels, Tally] = {}
+        self._refused: dict[Labels, int] = {}
+        self._left: dict[str, int] = {}
+        self._waited: dict[str, Histogram] = {}
 
     def tally(self, route: str, model: str) -> Tally:
         """The numbers of a route and a model; what is not for a known model counts as the model ``""``."""
@@ -100,6 +104,20 @@ class Counters:
         if tally is None:
             tally = self._tallies[route, model] = Tally()
         return tally
+
+    def refused(self, model: str, reason: str) -> None:
+        """A request was refused instead of waiting, or of waiting longer."""
+        self._refused[model, reason] = self._refused.get((model, reason), 0) + 1
+
+    def left(self, model: str) -> None:
+        """A client left while its request was waiting."""
+        self._left[model] = self._left.get(model, 0) + 1
+
+    def waited(self, model: str, seconds: float) -> None:
+        """A request has waited and goes to a replica now."""
+        if model not in self._waited:
+            self._waited[model] = Histogram(CATALOGUE["tuneplex_waited_seconds"].bounds)
+        self._waited[model].observe(seconds)
 
     def counts(self) -> dict[str, list[tuple[Labels, float]]]:
         """As `GatewayReport.counters` wants them."""
@@ -117,6 +135,8 @@ class Counters:
             "tuneplex_cached_prompt_tokens_total": [(labels, float(tally.cached)) for labels, tally in tallies],
             "tuneplex_completion_tokens_total": [(labels, float(tally.completion)) for labels, tally in tallies],
             "tuneplex_counted_requests_total": [(labels, float(tally.counted)) for labels, tally in tallies],
+            "tuneplex_refused_waiting_total": [(labels, float(count)) for labels, count in self._refused.items()],
+            "tuneplex_left_waiting_total": [((model,), float(count)) for model, count in self._left.items()],
         }
 
     def buckets(self) -> dict[str, list[tuple[Labels, tuple[float, ...]]]]:
@@ -126,6 +146,7 @@ class Counters:
         return {
             "tuneplex_time_to_first_token_seconds": [sample for sample in first_token if any(sample[1])],
             "tuneplex_request_duration_seconds": [sample for sample in duration if any(sample[1])],
+            "tuneplex_waited_seconds": [((model,), waited.numbers()) for model, waited in self._waited.items()],
         }
 
 

@@ -1,7 +1,7 @@
-"""How many tokens a request may need, before an engine has counted them: a pure function of its fields.
+"""How many tokens a request may need, before an engine has counted them: pure functions of its fields.
 
-The prompt is estimated, four bytes of text for a token; what is to come is what the client allows at most. When the
-request is over, what was really used takes the estimate's place.
+The prompt is counted by the base's tokenizer (see `tokens`) or estimated, four bytes of text for a token; what is to
+come is what the client allows at most. When the request is over, what was really used takes the estimate's place.
 """
 
 from __future__ import annotations
@@ -10,24 +10,17 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tuneplex.errors import BadRequest
+from tuneplex.gateway.prompts import Part, parts
 from tuneplex.types import Route
 
-__all__ = ["UNSAID_COMPLETION", "Estimate", "estimate"]
+__all__ = ["UNSAID_COMPLETION", "Estimate", "Tally", "does_not_fit", "estimate", "fits_by_size"]
 
 # What is to come where the client allows anything.
 UNSAID_COMPLETION = 1024
 _BYTES_PER_TOKEN = 4
 _TOKENS_PER_MESSAGE = 4
 _MOST = 2**40
-
-_TEXTS = {
-    Route.CHAT: ("messages",),
-    Route.COMPLETIONS: ("prompt",),
-    Route.RESPONSES: ("input", "instructions"),
-    Route.EMBEDDINGS: ("input", "messages"),
-}
-# The fields of a message, and of its parts, that hold text which the model reads.
-_INNER = ("content", "text", "output", "arguments", "tool_calls", "function", "name")
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 _anything = msgspec.json.Decoder()
@@ -37,43 +30,116 @@ class Estimate(msgspec.Struct, frozen=True):
     """Tokens that a request may need.
 
     Attributes:
-        prompt: About how many it has.
-        completion: How many the engine may add at most, as far as the client says.
+        prompt: About how many it has. A chat's template is not rendered: its texts, and four for each message.
+        completion: How many the engine may add at most, as far as the client says; for all choices and prompts.
+        at_least: How many an engine must be able to hold for the longest of its prompts, or it refuses: all that is
+            certain of the prompt and one more, or all that may be added, if that is more.
+        whole: How many it must be able to hold so that the answer can be as long as the client allows; no smaller
+            than `at_least`.
+        counted: The base's tokenizer has counted; else bytes were.
+        exact: All of it was looked at; else the rest was taken to be like the beginning.
     """
 
     prompt: int
     completion: int
+    at_least: int = 0
+    whole: int = 0
+    counted: bool = False
+    exact: bool = True
 
 
-class _Sums(msgspec.Struct):
-    """What was found in a prompt: bytes of text, tokens that the client has counted itself, and messages."""
+class Tally:
+    """Adds up the parts of one request's prompts.
 
-    text_bytes: int = 0
-    tokens: int = 0
-    messages: int = 0
+    Attributes:
+        least: What is certain of the longest prompt so far, tokens.
+        seen: Bytes of the request that were looked at.
+    """
+
+    def __init__(self, route: Route, fields: Mapping[str, msgspec.Raw]) -> None:
+        self._route = route
+        self._asked = _to_come(fields)
+        self._choices = max(1, _number(fields, "n") or 1)
+        self._cuts_off = _cuts_off(route, fields)
+        self._tokens = 0
+        self._bytes = 0
+        self._prompts = 1
+        self._certain = 0  # of the prompt that is being added
+        self.least = 0
+        self.seen = 0
+
+    def add(self, part: Part, counted: int | None) -> None:
+        """Add one part, with the number of tokens in its text if that was counted."""
+        if part.sequence >= self._prompts:
+            self._prompts, self._certain = part.sequence + 1, 0
+        self.seen += part.size
+        self._tokens += part.tokens + _TOKENS_PER_MESSAGE * part.message + (counted or 0)
+        if counted is None:
+            text = part.text
+            self._bytes += len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+        if part.certain:
+            self._certain += part.tokens + max(0, (counted or 0) - part.spare)
+            self.least = max(self.least, self._certain)
+
+    def result(self, *, counted: bool = False, of: int = 0) -> Estimate:
+        """What it comes to; with `of`, bytes of which only `seen` were looked at, the rest is taken to be the same."""
+        prompt = self._tokens + -(-self._bytes // _BYTES_PER_TOKEN)
+        if of:
+            prompt = prompt * max(of, self.seen) // self.seen if self.seen else of // _BYTES_PER_TOKEN
+        asked, least = self._asked, 0 if self._cuts_off else self.least
+        if self._route is Route.EMBEDDINGS:
+            return Estimate(prompt, 0, least, least, counted, not of)
+        to_come = UNSAID_COMPLETION if asked is None else asked
+        return Estimate(
+            prompt=prompt,
+            completion=min(_MOST, to_come * self._prompts * self._choices),
+            at_least=max(least + 1, asked or 0),
+            whole=least + max(1, asked or 0),
+            counted=counted,
+            exact=not of,
+        )
 
 
 def estimate(route: Route, fields: Mapping[str, msgspec.Raw]) -> Estimate:
-    """Tokens of the prompt and to come. What makes no sense is left to the engine to refuse."""
-    sums = _Sums()
-    prompts = 1
-    for name in _TEXTS[route]:
-        value = _value(fields, name)
-        _add(sums, value)
-        if route is Route.COMPLETIONS and isinstance(value, list) and value and not isinstance(value[0], int):
-            prompts = len(value)
-    prompt = -(-sums.text_bytes // _BYTES_PER_TOKEN) + sums.tokens + _TOKENS_PER_MESSAGE * sums.messages
-    if route is Route.EMBEDDINGS:
-        return Estimate(prompt, 0)
-    return Estimate(prompt, min(_MOST, _to_come(fields) * prompts * max(1, _number(fields, "n") or 1)))
+    """Tokens of the prompt and to come, by the bytes of texts. What makes no sense is left to the engine to refuse."""
+    tally = Tally(route, fields)
+    for part in parts(route, fields):
+        tally.add(part, None)
+    return tally.result()
 
 
-def _to_come(fields: Mapping[str, msgspec.Raw]) -> int:
+def fits_by_size(size: int, fields: Mapping[str, msgspec.Raw], context: int | None) -> bool:
+    """Whether a body of so many bytes fits a context for sure, so that nothing needs to be counted to know it.
+
+    A token of a text stands for at least one byte of it. None is a context that nobody knows.
+    """
+    return context is None or size + (_to_come(fields) or 1) <= context
+
+
+def does_not_fit(needed: Estimate, largest: int) -> BadRequest:
+    """The refusal of a request for which no context is large enough; `largest` is the largest there is."""
+    many = f"{needed.at_least}" if needed.exact else f"about {max(needed.at_least, needed.prompt)}"
+    return BadRequest(
+        f"The request needs a context of at least {many} tokens, and the largest that serves this model has {largest}. "
+        "Shorten the prompt, or ask for a shorter answer.",
+        code="context_length_exceeded",
+    )
+
+
+def _cuts_off(route: Route, fields: Mapping[str, msgspec.Raw]) -> bool:
+    """Whether the client lets the engine shorten the prompt."""
+    if route is Route.RESPONSES:
+        return _value(fields, "truncation") not in {None, "disabled"}
+    return _value(fields, "truncate_prompt_tokens") is not None
+
+
+def _to_come(fields: Mapping[str, msgspec.Raw]) -> int | None:
+    """What the client allows for one answer; None if it says nothing."""
     for name in _LIMITS:
         allowed = _number(fields, name)
         if allowed is not None:
             return max(0, allowed)
-    return UNSAID_COMPLETION
+    return None
 
 
 def _number(fields: Mapping[str, msgspec.Raw], name: str) -> int | None:
@@ -89,19 +155,3 @@ def _value(fields: Mapping[str, msgspec.Raw], name: str) -> object:
         return _anything.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _add(sums: _Sums, value: object) -> None:
-    """Add up whatever a prompt can be: a text, tokens, messages, parts of messages, or lists of them."""
-    found = [value]
-    while found:
-        one = found.pop()
-        if isinstance(one, str):
-            sums.text_bytes += len(one) if one.isascii() else len(one.encode(errors="surrogatepass"))
-        elif isinstance(one, int):
-            sums.tokens += 1
-        elif isinstance(one, list):
-            found += one
-        elif isinstance(one, dict):
-            sums.messages += "role" in one
-            found += [one[name] for name in _INNER if name in one]

@@ -73,6 +73,7 @@ class Exchange:
         expects: The client waits for `100 Continue`.
         status: Of the reply, 0 before it.
         sent: Bytes of the reply's body so far.
+        commented: Its head, that of a stream, has left with a comment: the reply has to join in.
     """
 
     # Defaults live on the class: most of them are never set, and that is what makes an exchange cheap.
@@ -92,6 +93,7 @@ class Exchange:
     gone = False
     status = 0
     sent = 0
+    commented = False
     _chunked = False
     _head = b""
 
@@ -153,6 +155,11 @@ class Exchange:
             data = self._head + data
             self._head = b""
         self.transport.write(data)
+
+    def comment(self, text: bytes) -> None:
+        """Send a comment, which readers of events pass over; the head must have been started."""
+        self.commented = True
+        self.write(b": %b\n\n" % text)
 
     def finish(self, data: bytes = b"") -> None:
         """Send the last piece, which may be empty, and end the reply."""

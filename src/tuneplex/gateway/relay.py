@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import Protocol, TypedDict
 
@@ -12,18 +14,21 @@ import msgspec
 from tuneplex.engines.meters import HiddenUsage, Meter, ResponseUsage, ShownUsage
 from tuneplex.engines.rename import Renamer
 from tuneplex.engines.usage import ASKABLE, OPTIONS, Usage, asking, estimated_tokens
-from tuneplex.errors import ApiError, Unavailable, UpstreamError, UpstreamTimeout
+from tuneplex.errors import ApiError, DeadlineExceeded, Unavailable, UpstreamError, UpstreamTimeout
 from tuneplex.gateway.admission import Ticket
-from tuneplex.gateway.answers import ErrorAnswer, LongAnswer, StreamAnswer, WholeAnswer
+from tuneplex.gateway.answers import ErrorAnswer, LongAnswer, StreamAnswer, WholeAnswer, error_event
+from tuneplex.gateway.asked import Charge
 from tuneplex.gateway.counters import Counters, Outcome, Tally
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.http import Call, Receiver, Unreachable, UpstreamFault
 from tuneplex.types import Model, Route, Timeouts
 
-__all__ = ["Ledger", "Order", "Relay"]
+__all__ = ["PASSED", "Ledger", "Order", "Relay", "retry_after", "tell"]
 
 _log = logging.getLogger(__name__)
+
+PASSED = "deadline_exceeded"
 
 _OK = 200
 _NOTHING = Usage(0, 0)
@@ -41,9 +46,11 @@ class Order(msgspec.Struct, frozen=True):
         shown: The name that the client shall see in the reply.
         stream: Whether events are expected.
         tally: Where it is counted.
+        charge: What its turn has cost.
         salt: Keeps it apart in the engine's prefix cache, or empty.
         prompt: About how many tokens its prompt has; 0 if nobody has estimated it.
         ticket: What it was let in with, if there are limits.
+        deadline: When its reply has to be complete, on the clock of `time.monotonic`.
     """
 
     route: Route
@@ -51,9 +58,11 @@ class Order(msgspec.Struct, frozen=True):
     shown: str
     stream: bool
     tally: Tally
+    charge: Charge
     salt: str = ""
     prompt: int = 0
     ticket: Ticket | None = None
+    deadline: float = math.inf
 
 
 class Ledger:
@@ -63,6 +72,8 @@ class Ledger:
         outstanding: Requests under way by replica name.
         relays: The requests under way.
         serial: Numbers them all.
+        on_opened: Called with each that is about to be sent.
+        on_closed: Called with each that is over.
     """
 
     def __init__(self, counters: Counters) -> None:
@@ -70,22 +81,19 @@ class Ledger:
         self.outstanding: dict[str, int] = {}
         self.relays: set[Relay] = set()
         self.serial = count()
+        self.on_opened: Callable[[Relay], None] = _ignore
+        self.on_closed: Callable[[Relay, Outcome], None] = _ignore
 
     def opened(self, relay: Relay) -> None:
         """A request is about to be sent."""
         name = relay.upstream.replica.name
         self.outstanding[name] = self.outstanding.get(name, 0) + 1
         self.relays.add(relay)
+        self.on_opened(relay)
 
     def closed(self, relay: Relay, outcome: Outcome) -> None:
         """It is over, one way or another."""
-        self.relays.discard(relay)
-        name = relay.upstream.replica.name
-        left = self.outstanding[name] - 1
-        if left:
-            self.outstanding[name] = left
-        else:
-            del self.outstanding[name]
+        self._leave(relay)
         tally, exchange = relay.order.tally, relay.exchange
         tally.answered(exchange.status or _CLIENT_CLOSED)
         tally.ended(outcome)
@@ -96,6 +104,20 @@ class Ledger:
             tally.spent(relay.used)
         if relay.order.ticket is not None:
             relay.order.ticket.settle(None if relay.used is None else relay.used.prompt + relay.used.completion)
+        self.on_closed(relay, outcome)
+
+    def _leave(self, relay: Relay) -> None:
+        self.relays.discard(relay)
+        name = relay.upstream.replica.name
+        left = self.outstanding[name] - 1
+        if left:
+            self.outstanding[name] = left
+        else:
+            del self.outstanding[name]
+
+
+def _ignore(*_: object) -> None:
+    """Nobody wants to know."""
 
 
 class _Answer(Receiver, Protocol):
@@ -295,7 +317,11 @@ class Relay:
     # --- time
 
     def tick(self, now: float) -> None:
-        """Give up an engine that has been silent for too long; called several times a second."""
+        """Give up an engine that has been silent or at work for too long; called several times a second."""
+        if now >= self.order.deadline:
+            error = DeadlineExceeded("The reply was not complete before the request's deadline.", code=PASSED)
+            self._fail(error, Outcome.DEADLINE)
+            return
         if self._seen != self.chunks or self.exchange.paused:
             self._seen = self.chunks
             self._since_s = now
@@ -323,8 +349,8 @@ class Relay:
             self.close(outcome)
 
     def refuse(self, error: ApiError) -> None:
-        """Answer with the error's own status; possible as long as nothing has been said."""
-        self.exchange.reply(error.status, error.body(), headers=retry_after(error))
+        """Answer with the error's own status, or as an event where the head has left already; nothing else has."""
+        tell(self.exchange, self.order.route, error)
 
     def close(self, outcome: Outcome) -> None:
         """Release the replica and account for the request: the one place for it."""
@@ -347,6 +373,14 @@ class Relay:
             return _NOTHING
         prompt = self.order.prompt or estimated_tokens(self._prompt_bytes)
         return msgspec.structs.replace(used, prompt=prompt)
+
+
+def tell(exchange: Exchange, route: Route, error: ApiError) -> None:
+    """Answer with an error, as long as nothing has been said but comments."""
+    if exchange.commented:
+        exchange.finish(error_event(route, error, b""))
+    else:
+        exchange.reply(error.status, error.body(), headers=retry_after(error))
 
 
 def retry_after(error: ApiError) -> bytes:

@@ -78,6 +78,8 @@ async def _watch(gateway: Gateway, server: uvicorn.Server) -> None:
     tick = 0
     while True:
         await asyncio.sleep(_TICK_S)
+        if server.should_exit:
+            gateway.drain()
         gateway.tick(time.monotonic())
         tick += 1
         if tick % _TICKS_PER_SWEEP == 0:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tuneplex.engines import Dialect, dialect_for
 from tuneplex.engines.usage import Telling
 from tuneplex.http import Endpoint, Pool
-from tuneplex.types import Replica, Route
+from tuneplex.types import Replica, ReplicaState, Route
 
 __all__ = ["Upstream", "Upstreams"]
 
@@ -42,26 +42,38 @@ class Upstream:
             body,
         )
 
+    def question(self) -> bytes:
+        """A whole request that only asks whether the engine is well."""
+        return self._lines("GET", "/health") + b"\r\n"
+
     def _head(self, route: Route) -> bytes:
+        return self._lines("POST", self.dialect.path(route)) + b"content-type: application/json\r\n"
+
+    def _lines(self, method: str, path: str) -> bytes:
         endpoint = self.pool.endpoint
         # People give an OpenAI base URL with /v1 at its end; the dialect's path has it too.
-        path = endpoint.prefix.removesuffix("/v1") + self.dialect.path(route)
-        lines = [f"POST {path} HTTP/1.1", f"host: {endpoint.authority}", "content-type: application/json"]
+        whole = endpoint.prefix.removesuffix("/v1") + path
+        lines = [f"{method} {whole} HTTP/1.1", f"host: {endpoint.authority}"]
         if self.replica.secret:
             lines.append(f"authorization: Bearer {self.replica.secret}")
         return "".join(f"{line}\r\n" for line in lines).encode()
 
 
 class Upstreams:
-    """The ways to all replicas of the current view."""
+    """The ways to all replicas of the current view that take requests."""
 
     def __init__(self) -> None:
         self._pools: dict[str, Pool] = {}
         self._upstreams: dict[str, Upstream] = {}
 
     def __getitem__(self, replica: Replica) -> Upstream:
-        """The way to a replica of the current view."""
+        """The way to a replica of the current view that is ready."""
         return self._upstreams[replica.name]
+
+    def find(self, replica: Replica) -> Upstream | None:
+        """The way to a replica, if the current view still has it where it was."""
+        known = self._upstreams.get(replica.name)
+        return known if known is not None and known.replica.endpoint == replica.endpoint else None
 
     def update(self, replicas: Iterable[Replica]) -> None:
         """Follow a new view: keep the pools of endpoints that remain, close the others."""
@@ -69,6 +81,8 @@ class Upstreams:
         self._pools = {}
         self._upstreams = {}
         for replica in replicas:
+            if replica.state is not ReplicaState.READY:  # one that does not live yet has no endpoint, either
+                continue
             pool = old.get(replica.endpoint) or self._pools.get(replica.endpoint)
             self._pools[replica.endpoint] = pool or Pool(Endpoint.parse(replica.endpoint))
             self._upstreams[replica.name] = Upstream(

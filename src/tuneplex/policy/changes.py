@@ -75,8 +75,13 @@ def _pools(old: Mapping[str, PoolSpec], new: Mapping[str, PoolSpec]) -> Iterator
 
 
 def _pool_how(old: PoolSpec, new: PoolSpec) -> str:
-    """How many replicas there are, and with it the URLs of external ones, and for whom, changes without new engines."""
+    """How many replicas there are, and with it the URLs of external ones, and for whom, changes without new engines.
+
+    So does how many requests an external one gets at a time.
+    """
     same = msgspec.structs.replace(new, replicas=old.replicas, urls=old.urls, tenants=old.tenants)
+    if new.launcher == "external":
+        same = msgspec.structs.replace(same, concurrent=old.concurrent)
     return _LIVE if same == old else _ROLLING
 
 

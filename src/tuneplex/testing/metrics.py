@@ -68,7 +68,8 @@ class Meters:
         yield from self._series("kv_cache_usage_perc", "gauge", {"": now.kv_use})
         awake = {f',sleep_state="{state}"': value for state, value in (("awake", 1), ("weights_offloaded", 0))}
         yield from self._series("engine_sleep_state", "gauge", {**awake, ',sleep_state="discard_all"': 0})
-        size = f',block_size="16",num_gpu_blocks="{now.kv_blocks}",enable_prefix_caching="True"'
+        size = f',block_size="16",num_gpu_blocks="{now.kv_blocks}",kv_cache_size_tokens="{now.kv_tokens}"'
+        size += ',enable_prefix_caching="True"'
         yield from self._series("cache_config_info", "gauge", {size: 1})
 
     def _counters(self) -> Iterator[str]:

@@ -233,6 +233,34 @@ async def test_an_external_engine_that_goes_and_comes_back(directory: Path) -> N
             assert "no answer" in only(status).detail
 
 
+async def test_gateways_are_told_of_a_replica_that_starts_again(stage: Stage, directory: Path) -> None:
+    """It is expected back with all it should serve, after about as long as it took the last time."""
+    views: list[FleetView] = []
+    socket, spec = directory / "feed.sock", fleet()
+    directory.joinpath("tokenizer.json").write_text("{}")
+    spec = msgspec.structs.replace(spec, base=msgspec.structs.replace(spec.base, path=str(directory)))
+
+    def report() -> GatewayReport:
+        return GatewayReport(0, 1, views[-1].generation if views else -1)
+
+    patient = msgspec.structs.replace(HASTY, first_restart_s=0.3, longest_restart_s=0.3)
+    async with (
+        controlled(spec, {"local": stage}, patient) as controller,
+        controller.publisher.listening(socket),
+    ):
+        subscriber = Subscriber(
+            socket, on_view=views.append, on_access=lambda _access: None, report=report, interval_s=0.02
+        )
+        feeding = asyncio.create_task(subscriber.run())
+        await until(controller, lambda _status: views and [one.state for one in views[-1].replicas] == ["ready"])
+        stage.end("default-0")
+        await until(controller, lambda _status: any(one.ready_at for one in views[-1].replicas))
+        feeding.cancel()
+    (ended,) = views[-1].replicas
+    assert (ended.endpoint, ended.state, ended.awaited) == ("", ReplicaState.STARTING, frozenset({"base"}))
+    assert {view.tokenizer for view in views} == {str(directory / "tokenizer.json")}
+
+
 async def test_a_replica_drains_only_when_every_gateway_has_let_go(stage: Stage, directory: Path) -> None:
     """A surplus replica is stopped when the gateway knows and has nothing outstanding on it, not before."""
     views: list[FleetView] = []

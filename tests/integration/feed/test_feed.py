@@ -15,7 +15,7 @@ from tuneplex.feed import Publisher, Subscriber
 from tuneplex.feed.frames import FrameError, pack, read_frame
 from tuneplex.feed.sockets import private_socket
 from tuneplex.identity import Access, Key, Limits, Tenant
-from tuneplex.types import FleetView, GatewayReport, Leases, Model, Replica
+from tuneplex.types import FleetView, GatewayReport, Leases, Model, Replica, Turns
 
 
 @pytest.fixture
@@ -32,6 +32,7 @@ class Gateway:
         self.views: list[FleetView] = []
         self.accesses: list[Access] = []
         self.leases: list[Leases] = []
+        self.turns: list[Turns] = []
         self.arrived = asyncio.Event()
         self.outstanding: dict[str, int] = {}
 
@@ -61,6 +62,7 @@ async def subscribed(path: Path) -> AsyncIterator[Gateway]:
         on_view=gateway.take,
         on_access=gateway.accesses.append,
         on_leases=gateway.leases.append,
+        on_turns=gateway.turns.append,
         report=gateway.report,
         interval_s=0.02,
     )
@@ -119,6 +121,18 @@ async def test_each_kind_of_value_goes_down_by_itself(path: Path) -> None:
         await until(lambda: len(early.accesses) > 1)
         assert early.accesses == [access, msgspec.structs.replace(access, generation=4)]
         assert [view.generation for view in early.views] == [1]
+
+
+async def test_turns_go_down_whole(path: Path) -> None:
+    """A gateway takes in how the replicas are shared exactly as it was published, and only the last of several."""
+    turns = Turns(4, {0: {"r": 3}, 1: {"r": 1}}, {0: {"a": 0.75}}, {1: {"r": {"m@1": 2}}}, {"r": ("m@1",)})
+    publisher = Publisher()
+    async with publisher.listening(path):
+        await publisher.publish(Turns(3))
+        await publisher.publish(turns)
+        async with subscribed(path) as gateway:
+            await until(lambda: gateway.turns)
+            assert gateway.turns == [turns]
 
 
 async def test_leases_go_down_whole(path: Path) -> None:

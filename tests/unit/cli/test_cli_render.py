@@ -116,6 +116,15 @@ def test_headline_tells_whether_the_fleet_is_ready() -> None:
     assert "gateways 0/1" in render.headline(status(replica(), connected=False), now=1042.0)
 
 
+def test_gateways_with_requests_that_wait_are_named() -> None:
+    """There is a line only while something waits, with those gateways only where it does."""
+    gateways = (GatewayStatus(0, waiting=3), GatewayStatus(1), GatewayStatus(2, waiting=1))
+    assert render.waiting(status(replica())) == ()
+    assert render.waiting(Status("f", "", "b", ready=True, started=0.0, gateways=gateways)) == (
+        "requests wait: gateway-0 3, gateway-2 1",
+    )
+
+
 def test_replica_row_counts_the_adapters_of_its_pool() -> None:
     """`1/2` says that one of the pool's two adapters is loaded."""
     row = [cell.text for cell in render.replicas(status(replica(adapters=("contacts@0123",), kv_use=0.125))).rows[0]]

@@ -10,10 +10,11 @@ import pytest
 
 from tuneplex.control.decide import Situation
 from tuneplex.control.seen import Seen
+from tuneplex.control.view import Outlook, fleet_view
 from tuneplex.control.wanted import wanted
 from tuneplex.engines.server import EngineModel
 from tuneplex.launchers.launcher import Launched
-from tuneplex.types import AdapterVersion, Base, FleetSpec, PoolSpec
+from tuneplex.types import AdapterVersion, Base, FleetSpec, FleetView, PoolSpec
 
 BASE = Base("base", "/models/base")
 NOW = 1_000_000.0
@@ -26,6 +27,11 @@ MakeSituation = Callable[..., Situation]
 def version(name: str, digest: str = "a", pool: str = "default") -> AdapterVersion:
     """An adapter version whose digest is one letter, repeated."""
     return AdapterVersion(name, digest * 64, f"/adapters/{name}-{digest}", 8, pool)
+
+
+def view_of(spec: FleetSpec, *seen: Seen, outlook: Outlook | None = None, **situation: Any) -> FleetView:  # noqa: ANN401 - Situation's
+    """What gateways are told of it."""
+    return fleet_view(Situation(spec, seen, **{"now": NOW, **situation}), outlook or Outlook(), generation=1)
 
 
 @pytest.fixture

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from tests.unit.control.conftest import view_of
 from tuneplex.control.actions import Load, Unload
 from tuneplex.control.decide import Situation, decide
-from tuneplex.control.seen import Limits, LoadFailure, Seen
-from tuneplex.control.view import fleet_view, unmentioned
+from tuneplex.control.seen import LoadFailure, Seen
+from tuneplex.control.view import unmentioned
 from tuneplex.engines.server import EngineModel
-from tuneplex.types import AdapterVersion, FleetSpec, FleetView, PoolSpec, ReplicaState, Residency, Resident
+from tuneplex.types import AdapterVersion, FleetSpec, PoolSpec, ReplicaState, Residency, Resident
 
 MakeSpec = Callable[..., FleetSpec]
 MakeSeen = Callable[..., Seen]
@@ -23,11 +24,6 @@ POOL = PoolSpec("default")
 ONE = AdapterVersion("one", "a" * 64, "/adapters/one", 8, "default")
 NEWER = AdapterVersion("one", "b" * 64, "/adapters/one-b", 8, "default")
 TWO = AdapterVersion("two", "a" * 64, "/adapters/two", 8, "default")
-
-
-def view_of(spec: FleetSpec, *seen: Seen) -> FleetView:
-    """The view of a fleet."""
-    return fleet_view(spec, seen, generation=1, created=0, now=NOW, limits=Limits())
 
 
 def test_adapters_are_loaded_one_at_a_time(

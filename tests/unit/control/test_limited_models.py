@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from tests.unit.control.conftest import version
+from tests.unit.control.conftest import version, view_of
 from tuneplex.control.bodies import LimitUse
-from tuneplex.control.seen import Limits as Patience
 from tuneplex.control.subjects import limited, uses
-from tuneplex.control.view import fleet_view
 from tuneplex.identity import Access, Key, Limits, Tenant
 from tuneplex.types import FleetSpec, GatewayReport, Listen, Used
 
@@ -23,7 +21,7 @@ replace = msgspec.structs.replace
 def test_the_view_has_the_limits_of_models(make_spec: MakeSpec) -> None:
     """Base and adapters carry their limits, and the view says how many gateways share them."""
     spec = replace(make_spec(version("a"), version("b")), limits={"base": MANY, "a": FEW}, listen=Listen(gateways=3))
-    view = fleet_view(spec, (), generation=1, created=0, now=0.0, limits=Patience())
+    view = view_of(spec)
     assert {name: model.limits for name, model in view.models.items()} == {"base": MANY, "a": FEW, "b": Limits()}
     assert view.gateways == 3
 

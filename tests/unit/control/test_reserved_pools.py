@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from tests.unit.control.conftest import view_of
 from tuneplex.control.decide import Situation, decide
-from tuneplex.control.seen import Limits, Seen
-from tuneplex.control.view import fleet_view
+from tuneplex.control.seen import Seen
 from tuneplex.types import FleetSpec, PoolSpec
 
 MakeSpec = Callable[..., FleetSpec]
@@ -21,7 +21,7 @@ OPEN, RESERVED = PoolSpec("open"), PoolSpec("own", tenants=("acme", "zeta"))
 
 def reserved(spec: FleetSpec, *seen: Seen) -> dict[str, frozenset[str]]:
     """Who each replica of the view is for."""
-    view = fleet_view(spec, seen, generation=1, created=0, now=NOW, limits=Limits())
+    view = view_of(spec, *seen)
     return {replica.name: replica.tenants for replica in view.replicas}
 
 

@@ -37,7 +37,7 @@ def test_the_command_line() -> None:
     """The pool's settings become vLLM's flags, and the pool's own arguments come last, so that they win."""
     pool = PoolSpec(
         "p", python="/v/bin/python", max_loras=2, max_cpu_loras=6, max_lora_rank=64, max_model_len=2048,
-        engine_args=("--dtype", "float32"),
+        concurrent=24, engine_args=("--dtype", "float32"),
     )  # fmt: skip
     arguments, _env = command(pool)
     assert arguments[:3] == ["/v/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
@@ -49,6 +49,7 @@ def test_the_command_line() -> None:
     assert option(arguments, "--max-cpu-loras") == "6"
     assert option(arguments, "--max-lora-rank") == "64"
     assert option(arguments, "--max-model-len") == "2048"
+    assert option(arguments, "--max-num-seqs") == "24"
     assert arguments[-2:] == ["--dtype", "float32"]
 
 
@@ -138,6 +139,22 @@ def test_the_figures_of_several_engine_cores() -> None:
     figures = read_metrics(page)
     assert figures.running == 4
     assert figures.kv_use == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    "labels, tokens",
+    [
+        (('kv_cache_size_tokens="4096",num_gpu_blocks="300",block_size="16"',), 4096),
+        (('num_gpu_blocks="300",block_size="16"',), 4800),
+        (('kv_cache_size_tokens="None",num_gpu_blocks="300",block_size="16"',), 4800),
+        (('num_gpu_blocks="None",block_size="16"',), None),
+        (('engine="0",num_gpu_blocks="2",block_size="16"', 'engine="1",num_gpu_blocks="3",block_size="16"'), 48),
+    ],
+)
+def test_the_size_of_the_kv_cache(labels: tuple[str, ...], tokens: int | None) -> None:
+    """An engine tells how many tokens its cache holds, or how many blocks; of several cores the largest counts."""
+    page = "".join(f"vllm:cache_config_info{{{some}}} 1.0\n" for some in labels)
+    assert read_metrics(page).kv_tokens == tokens
 
 
 def test_a_page_of_something_else() -> None:

@@ -26,6 +26,7 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "`gateway`": schema.GatewaySection,
     "`gateway.tls`": schema.TlsSection,
     "`gateway.timeouts`": schema.TimeoutsSection,
+    "`gateway.waiting`": schema.WaitingSection,
     "`store`": schema.StoreSection,
 }
 KEYS = [(title, key) for title, section in SECTIONS.items() for key in section.model_fields]
@@ -40,7 +41,8 @@ def rows(title: str) -> dict[str, tuple[str, str]]:
 def value(text: str, key: str) -> object:
     """A default as it stands on the page, read as the fleet file would read it."""
     read: dict[str, Callable[[str], object]] = {"max_body": parse_bytes}
-    read |= dict.fromkeys(schema.TimeoutsSection.model_fields, parse_duration)
+    read |= dict.fromkeys([*schema.TimeoutsSection.model_fields, "longest", "comments"], parse_duration)
+    read["bytes"] = parse_bytes
     return read.get(key, yaml.safe_load)(text)
 
 

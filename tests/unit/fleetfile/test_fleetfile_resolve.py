@@ -11,7 +11,7 @@ from tuneplex.errors import FleetFileError
 from tuneplex.fleetfile import FleetFile, resolve
 from tuneplex.identity import Limits
 from tuneplex.records import mint
-from tuneplex.types import AdapterVersion, Base, FleetSpec, PoolSpec
+from tuneplex.types import AdapterVersion, Base, FleetSpec, PoolSpec, Waiting
 
 LoadText = Callable[[str | bytes], FleetFile]
 BASE = Base("tiny", "/models/tiny", "models/tiny")
@@ -149,7 +149,7 @@ def test_all_settings_of_a_pool_arrive(load_text: LoadText) -> None:
     """Each key of a local pool ends up in its specification."""
     text = (
         "base: models/tiny\npools: {p: {replicas: 3, max_loras: 2, max_cpu_loras: 5, max_lora_rank: 256, gpus: 1,"
-        " max_model_len: 4096, kv_cache: 2GiB, engine_args: [--seed=1], env: {A: b}, tenants: [acme]}}\n"
+        " max_model_len: 4096, kv_cache: 2GiB, engine_args: [--seed=1], env: {A: b}, tenants: [acme], concurrent: 9}}\n"
     )
     assert pool(resolved(load_text(text), {}), "p") == PoolSpec(
         name="p",
@@ -164,7 +164,25 @@ def test_all_settings_of_a_pool_arrive(load_text: LoadText) -> None:
         engine_args=("--seed=1",),
         env={"A": "b"},
         tenants=("acme",),
+        concurrent=9,
     )
+
+
+@pytest.mark.parametrize(
+    "pools, concurrent",
+    [
+        ("p: {}", 128),
+        ("p: {gpus: 1}", 256),
+        ("p: {gpus: 1, engine_args: [--max-num-seqs=31, '--max_num_seqs', '32']}", 32),
+        ("p: {engine_args: {max-num-seqs: 16}}", 16),
+        ("p: {launcher: external, url: 'http://h:1'}, q: {}", 256),
+        ("p: {launcher: external, url: 'http://h:1', concurrent: 500}, q: {}", 500),
+    ],
+)
+def test_how_many_requests_at_a_time(load_text: LoadText, pools: str, concurrent: int) -> None:
+    """As the file says, by its key or as an argument of the engine; else by what the engine runs on."""
+    found = pool(resolved(load_text(f"base: models/tiny\npools: {{{pools}}}\n"), {}), "p")
+    assert found.concurrent == concurrent
 
 
 def test_external_pool(load_text: LoadText) -> None:
@@ -273,7 +291,8 @@ def test_listen_and_gateway_settings_arrive(load_text: LoadText) -> None:
     """Where clients are served is taken from the file."""
     text = (
         "base: models/tiny\ngateway: {host: 0.0.0.0, port: 1, gateways: 2, key: k, cors: ['*'], max_body: 1KiB,"
-        " tls: {cert: cert.pem, key: cert.pem}, timeouts: {connect: 1, first_byte: 2, between_chunks: 3}}\n"
+        " tls: {cert: cert.pem, key: cert.pem}, timeouts: {connect: 1, first_byte: 2, between_chunks: 3},"
+        " waiting: {requests: 5, bytes: 2KiB, longest: 1m30s, comments: 500ms}}\n"
     )
     file = load_text(text)
     spec = resolved(file, {})
@@ -283,6 +302,7 @@ def test_listen_and_gateway_settings_arrive(load_text: LoadText) -> None:
     assert (listen.tls_cert, listen.tls_key) == (file.gateway.tls.cert, file.gateway.tls.key)
     assert (gateway.cors_origins, gateway.max_body) == (("*",), 1024)
     assert (gateway.timeouts.connect_s, gateway.timeouts.first_byte_s, gateway.timeouts.between_chunks_s) == (1, 2, 3)
+    assert gateway.waiting == Waiting(requests=5, bytes=2048, longest_s=90, comment_s=0.5)
 
 
 def test_one_more_adapter_does_not_change_the_running_pool(load_text: LoadText) -> None:

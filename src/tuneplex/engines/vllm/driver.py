@@ -123,19 +123,34 @@ def read_metrics(page: str) -> EngineMetrics:
     """
     totals = dict.fromkeys(_METRICS, 0.0)
     cores = 0
+    capacities = []
     # The page is long and mostly histograms; parsing only our lines costs a tenth.
-    wanted = "\n".join(line for line in page.splitlines() if line.startswith(tuple(_METRICS))) + "\n"
+    wanted = "\n".join(line for line in page.splitlines() if line.startswith((*_METRICS, _CAPACITY))) + "\n"
     try:
         for family in text_string_to_metric_families(wanted):
             for sample in family.samples:
                 totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
                 cores += sample.name == "vllm:kv_cache_usage_perc"
+                if sample.name == _CAPACITY:
+                    capacities.append(_capacity(sample.labels))
     except ValueError as error:
         raise EngineError(f"/metrics is not a Prometheus page: {error}") from error
     totals["vllm:kv_cache_usage_perc"] /= max(cores, 1)
     figures = {field: totals[name] for name, field in _METRICS.items()}
-    return EngineMetrics(**{field: value if field == "kv_use" else int(value) for field, value in figures.items()})  # type: ignore[arg-type]
+    whole = {field: value if field == "kv_use" else int(value) for field, value in figures.items()}
+    # Each core has a cache of its own, and a request goes to any of them: what fits the largest can be answered.
+    return EngineMetrics(**whole, kv_tokens=max(filter(None, capacities), default=None))  # type: ignore[arg-type]
 
+
+def _capacity(labels: Mapping[str, str]) -> int | None:
+    """Tokens that a KV cache can hold, as its configuration says; older versions tell only its blocks."""
+    tokens, blocks, size = (labels.get(name, "") for name in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size"))
+    if tokens.isdecimal():
+        return int(tokens)
+    return int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else None
+
+
+_CAPACITY = "vllm:cache_config_info"
 
 _METRICS = {
     "vllm:num_requests_running": "running",
@@ -163,6 +178,7 @@ def _flags(pool: PoolSpec) -> Iterator[str]:
         yield from ("--max-loras", str(pool.max_loras))
         yield from ("--max-cpu-loras", str(max(pool.max_loras, pool.max_cpu_loras)))
         yield from ("--max-lora-rank", str(pool.max_lora_rank))
+    yield from ("--max-num-seqs", str(pool.concurrent))  # what is more waits in the gateways, where it waits fairly
     if pool.max_model_len is not None:
         yield from ("--max-model-len", str(pool.max_model_len))
     if pool.kv_cache_bytes is not None:

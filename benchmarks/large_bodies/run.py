@@ -1,0 +1,11 @@
+"""Measure how late chunks are while others send large prompts: `.venv/bin/python benchmarks/large_bodies/run.py`."""
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    # The repository goes first, in place of this folder: the modules beside this file import by their full name.
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    from benchmarks.large_bodies.cli import main
+
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""A request for a model on its way to a replica."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from tuneplex.gateway.admission import Ticket
+from tuneplex.gateway.counters import Tally
+from tuneplex.gateway.estimate import Estimate
+from tuneplex.gateway.exchange import Exchange
+from tuneplex.gateway.urgency import Priority
+from tuneplex.identity import Principal
+from tuneplex.policy import Place
+from tuneplex.types import Model, Replica, Route
+
+__all__ = ["Asked", "Charge", "Group"]
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """What a turn costs whom, as `policy.FairQueue` wants it; `counted` says whether the queue has heard of it."""
+
+    tenant: str
+    weight: float
+    flow: tuple[str, Priority]
+    share: float
+    work: float
+    counted: bool = True
+
+
+class Group:
+    """The requests that can go to the same replicas, as long as the fleet stays as it is.
+
+    Attributes:
+        model: What for.
+        replicas: Which may take them.
+        coming: Where there are none: which of them will.
+        blocked: The round in which no place was found for them.
+    """
+
+    __slots__ = ("blocked", "coming", "model", "replicas")
+
+    def __init__(self, model: Model, replicas: tuple[Replica, ...], coming: tuple[Replica, ...]) -> None:
+        self.model = model
+        self.replicas = replicas
+        self.coming = coming
+        self.blocked = -1
+
+
+class Asked:
+    """What is asked by whom, and how it stands while it waits; then it is its exchange's listener.
+
+    Attributes:
+        exchange: Answers.
+        principal: Who asks.
+        model: What for.
+        route: By which route.
+        shown: The name that the client shall see in the reply.
+        stream: Whether events are wanted.
+        fields: Of the body.
+        tally: Where it is counted.
+        needed: Tokens that it may need, as far as they have been counted.
+        ticket: What it was let in with, if there are limits.
+        priority: Among the requests of its tenant.
+        deadline: When its reply has to be complete, on the clock of `time.monotonic`.
+        since: When it began to wait.
+        until: How long it may wait.
+        comment_at: When its client is told next that it waits.
+        place: Where it waits.
+        charge: What its turn costs.
+        group: What it waits for, as of `epoch`.
+        epoch: The state of fleet and keys that `group` was found in.
+        gone: Called when its client has left.
+    """
+
+    __slots__ = (
+        "charge",
+        "comment_at",
+        "deadline",
+        "epoch",
+        "exchange",
+        "fields",
+        "gone",
+        "group",
+        "model",
+        "needed",
+        "place",
+        "principal",
+        "priority",
+        "route",
+        "shown",
+        "since",
+        "stream",
+        "tally",
+        "ticket",
+        "until",
+    )
+
+    charge: Charge
+    group: Group
+    place: Place[Asked]
+    gone: Callable[[Asked], None]
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        principal: Principal,
+        model: Model,
+        route: Route,
+        *,
+        shown: str,
+        stream: bool,
+        fields: dict[str, msgspec.Raw],
+        tally: Tally,
+        priority: Priority = Priority.NORMAL,
+        deadline: float = math.inf,
+    ) -> None:
+        self.exchange = exchange
+        self.principal = principal
+        self.model = model
+        self.route = route
+        self.shown = shown
+        self.stream = stream
+        self.fields = fields
+        self.tally = tally
+        self.priority = priority
+        self.deadline = deadline
+        self.needed: Estimate | None = None
+        self.ticket: Ticket | None = None
+        self.since = 0.0
+        self.until = math.inf
+        self.comment_at = math.inf
+        self.epoch = -1
+
+    def client_gone(self) -> None:
+        """It need not be answered any more."""
+        self.gone(self)
+
+    def client_paused(self) -> None:
+        """Nothing is written but comments, and those look by themselves."""
+
+    def client_resumed(self) -> None:
+        """The same."""

@@ -1,0 +1,106 @@
+"""Replicas whose connections have just broken: whether they still are there is found out before more is sent to them.
+
+An engine that ends takes its requests with it, and their places get free; for the second or so until control has seen
+that it ended, whatever waits would be sent to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+from tuneplex.gateway.upstreams import Upstream
+from tuneplex.http import UpstreamFault
+from tuneplex.types import Replica, ReplicaState
+
+__all__ = ["Doubts"]
+
+_AGAIN_S = 0.2
+_ANSWER_S = 1.0
+_LONGEST_S = 5.0  # by then control has seen it, or sees what we do not
+_SERVER_ERROR = 500
+
+
+class Doubts:
+    """Which replicas may be gone.
+
+    Args:
+        cleared: Called whenever one is no longer in doubt.
+    """
+
+    def __init__(self, cleared: Callable[[], None]) -> None:
+        self._cleared = cleared
+        self._probes: dict[str, tuple[Upstream, asyncio.Task[None]]] = {}
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the replica of this name may be gone."""
+        return name in self._probes
+
+    def doubt(self, upstream: Upstream) -> None:
+        """A connection broke."""
+        name = upstream.replica.name
+        if name not in self._probes:
+            self._probes[name] = upstream, asyncio.get_running_loop().create_task(self._probe(upstream))
+
+    def update(self, replicas: Iterable[Replica]) -> None:
+        """Control has spoken: of those that it sees in another state, or elsewhere, there is no doubt any more."""
+        known = {replica.name: replica for replica in replicas}
+        for name, (upstream, probe) in tuple(self._probes.items()):
+            replica = known.get(name)
+            if (
+                replica is None
+                or replica.endpoint != upstream.replica.endpoint
+                or replica.state is not ReplicaState.READY
+            ):
+                del self._probes[name]
+                probe.cancel()
+
+    def close(self) -> None:
+        """Find out nothing more."""
+        self.update(())
+
+    async def _probe(self, upstream: Upstream) -> None:
+        until = time.monotonic() + _LONGEST_S
+        while time.monotonic() < until and not await _answers(upstream):  # noqa: ASYNC110 - the engine tells nobody
+            await asyncio.sleep(_AGAIN_S)
+        del self._probes[upstream.replica.name]
+        self._cleared()
+
+
+async def _answers(upstream: Upstream) -> bool:
+    """Whether the engine answers, and does not say that it is broken.
+
+    That it can be connected to is not enough: what is left of a process that was killed may still hold its socket.
+    """
+    answer = _Answer()
+    call = upstream.pool.send(upstream.question(), answer, connect_timeout_s=_ANSWER_S)
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            return 0 < await answer.status < _SERVER_ERROR
+    except TimeoutError:
+        return False
+    finally:
+        call.abort()
+
+
+class _Answer:
+    """Waits for the status of a reply; 0 stands for none."""
+
+    def __init__(self) -> None:
+        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._status = 0
+
+    def reply_started(self, status: int, headers: dict[bytes, bytes]) -> None:  # noqa: ARG002 - see `Receiver`
+        """The head has come."""
+        self._status = status
+
+    def reply_data(self, data: bytes, done: bool) -> None:  # noqa: ARG002, FBT001 - see `Receiver`
+        """More of it has come."""
+        if done and not self.status.done():
+            self.status.set_result(self._status)
+
+    def reply_failed(self, fault: UpstreamFault) -> None:  # noqa: ARG002 - see `Receiver`
+        """It will not be completed."""
+        if not self.status.done():
+            self.status.set_result(0)

@@ -1,0 +1,89 @@
+"""How much work requests are, and how fast it gets done: what estimates of a wait are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+__all__ = ["Lengths", "Speed", "longest_answer"]
+
+_UNKNOWN_LENGTH = 256.0
+_LEAST_WEIGHT = 0.02  # of the newest reply, in a mean of many
+
+_REMEMBERED_S = 30.0
+_FORGOTTEN_S = 60.0
+_LEAST_FINISHED = 5.0
+_LEAST_S = 1.0
+
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_number = msgspec.json.Decoder(int)
+
+
+class Lengths:
+    """How many tokens the replies of each model have: a running mean."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, tuple[float, float]] = {}
+
+    def expected(self, model: str) -> float:
+        """Of the next reply."""
+        mean = self._means.get(model)
+        return _UNKNOWN_LENGTH if mean is None else mean[0]
+
+    def saw(self, model: str, tokens: int) -> None:
+        """A reply had so many."""
+        mean, count = self._means.get(model, (0.0, 0.0))
+        weight = max(1 / (count + 1), _LEAST_WEIGHT)
+        self._means[model] = mean + weight * (tokens - mean), min(count + 1, 1 / _LEAST_WEIGHT)
+
+
+class Speed:
+    """How much work is finished in a second, while something waits.
+
+    Work is counted when its request is over, all of it. Over some requests that comes to the same as what the engines
+    do meanwhile; so until some are over, nobody knows.
+    """
+
+    def __init__(self) -> None:
+        self._work = 0.0
+        self._finished = 0.0
+        self._seconds = 0.0
+        self._at = -math.inf
+
+    def passed(self, now: float) -> None:
+        """Something waits, and engines work; called several times a second while it is so."""
+        seconds = now - self._at
+        self._at = now
+        if seconds > _FORGOTTEN_S:
+            self._work = self._finished = self._seconds = 0.0
+        elif seconds < _LEAST_S:  # a longer time is one in which nothing waited
+            kept = math.exp(-seconds / _REMEMBERED_S)
+            self._work *= kept
+            self._finished *= kept
+            self._seconds = self._seconds * kept + seconds
+
+    def finished(self, work: float) -> None:
+        """So much work is over."""
+        self._work += work
+        self._finished += 1
+
+    @property
+    def per_second(self) -> float | None:
+        """None while nobody can tell."""
+        if self._finished < _LEAST_FINISHED or self._seconds < _LEAST_S or not self._work:
+            return None
+        return self._work / self._seconds
+
+
+def longest_answer(fields: Mapping[str, msgspec.Raw]) -> float:
+    """The tokens of the longest answer that a client allows; infinite if it says nothing, or nothing sensible."""
+    for name in _LIMITS:
+        raw = fields.get(name)
+        if raw is not None:
+            try:
+                return float(max(0, _number.decode(raw)))
+            except msgspec.MsgspecError:
+                continue
+    return math.inf

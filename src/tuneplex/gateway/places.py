@@ -1,0 +1,93 @@
+"""Where there is room for a request now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+
+from tuneplex.gateway.relay import Ledger, Relay
+from tuneplex.policy import Slots, least_outstanding
+from tuneplex.types import FleetView, Model, Replica, Turns
+
+__all__ = ["Places"]
+
+
+class Places:
+    """The places and the adapter slots of all replicas, as far as they are this gateway's.
+
+    Args:
+        index: Which of the fleet's gateways this is.
+        ledger: Knows what is under way.
+        doubts: The names of replicas that may be gone.
+        clock: Seconds that only go forward.
+
+    Attributes:
+        slots: Who has which.
+    """
+
+    def __init__(self, index: int, ledger: Ledger, doubts: Container[str], clock: Callable[[], float]) -> None:
+        self.slots = Slots()
+        self._index = index
+        self._outstanding = ledger.outstanding
+        self._doubts = doubts
+        self._clock = clock
+        self._view = FleetView()
+        self._turns = Turns()
+        self._most: dict[str, int] = {}
+
+    def update(self, view: FleetView) -> None:
+        """Go by this view from now on."""
+        self._view = view
+        base = next((model.version for model in view.models.values() if model.parent is None), "")
+        self.slots.update(view.replicas, base)
+        self._count()
+
+    def update_turns(self, turns: Turns) -> None:
+        """Go by these shares from now on."""
+        self._turns = turns
+        self.slots.hear(turns.elsewhere.get(self._index, {}), turns.closing, self._clock())
+        self._count()
+
+    def _count(self) -> None:
+        shares = self._turns.places.get(self._index, {})
+        self._most = {
+            replica.name: self._part(replica.name, replica.concurrent, shares)
+            for replica in self._view.replicas
+            if replica.concurrent is not None
+        }
+
+    def _part(self, name: str, concurrent: int, shares: Mapping[str, int]) -> int:
+        if self._view.gateways <= 1:
+            return concurrent
+        return shares.get(name, max(1, concurrent // self._view.gateways))
+
+    def choose(self, replicas: Sequence[Replica], model: Model) -> Replica | None:
+        """The best of these that have a free place, and a slot, for this model; None if none has."""
+        version = model.version
+        free = [replica for replica in replicas if self._is_free(replica) and self.slots.fits(replica, version)]
+        return least_outstanding(free, self._outstanding).replica
+
+    def is_quiet(self, replica: Replica) -> bool:
+        """Whether it has so many free places that nobody is about to wait for one."""
+        most = self._most.get(replica.name)
+        return most is None or 2 * self._outstanding.get(replica.name, 0) < most
+
+    def _is_free(self, replica: Replica) -> bool:
+        name = replica.name
+        most = self._most.get(name)
+        return (most is None or self._outstanding.get(name, 0) < most) and name not in self._doubts
+
+    def began(self, relay: Relay) -> None:
+        """A request is about to be sent."""
+        charge = relay.order.charge
+        self.slots.began(
+            relay.upstream.replica.name,
+            relay.order.model.version,
+            tenant=charge.tenant,
+            weight=charge.weight,
+            work=charge.work,
+            now=self._clock(),
+        )
+
+    def ended(self, relay: Relay) -> None:
+        """It is over."""
+        self.slots.ended(relay.upstream.replica.name, relay.order.model.version)

@@ -1,0 +1,484 @@
+"""The waiting room: who goes to a replica now, who waits, in which order, and for how long.
+
+Whatever leaves the room passes `_out`, so that nothing of it stays behind, and whatever goes to a replica has passed
+`policy.eligible` just before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from tuneplex.errors import ApiError, DeadlineExceeded, Unavailable
+from tuneplex.gateway.answers import STREAM_HEADERS
+from tuneplex.gateway.asked import Asked, Charge, Group
+from tuneplex.gateway.counters import Outcome
+from tuneplex.gateway.heads import EVENT_STREAM
+from tuneplex.gateway.pace import Lengths, Speed, longest_answer
+from tuneplex.gateway.places import Places
+from tuneplex.gateway.relay import PASSED, Ledger, Relay
+from tuneplex.gateway.urgency import SHARES
+from tuneplex.policy import FairQueue
+from tuneplex.types import Replica, Route, Waiting
+
+__all__ = ["Desk", "Room"]
+
+_DISPATCHED_AT_ONCE = 16  # and no more, so that streams go on in between
+_REVIEWED_AT_ONCE = 200
+_BYTES_PER_TOKEN = 4
+_RETRY_S = 5  # where nobody knows how long it takes
+_STATUS_LEFT = 499
+_EXACT_S = 10
+_SLACK_S = 0.5  # comments that are due within it go out together
+
+
+class Desk(Protocol):
+    """Who knows the fleet, and can send and refuse."""
+
+    def find(self, asked: Asked) -> tuple[tuple[Replica, ...], tuple[Replica, ...]]:
+        """The replicas that may take a request now; where there are none, those that will.
+
+        Raises:
+            ApiError: There are none, either.
+        """
+
+    def reconsider(self, asked: Asked) -> None:
+        """Find its model and its caller anew, after fleet or keys have changed.
+
+        Raises:
+            ApiError: One of them is no more.
+        """
+
+    def send(self, asked: Asked, replica: Replica) -> None:
+        """Send it there.
+
+        Raises:
+            ApiError: It is wrong; nothing was sent.
+        """
+
+    def answer(self, asked: Asked, error: ApiError) -> None:
+        """Answer it with an error, in the way that is still open."""
+
+    def fail(self, asked: Asked) -> None:
+        """A defect of ours, just caught, has kept it from being sent: answer it."""
+
+
+class Room:
+    """The requests that wait in one gateway.
+
+    Args:
+        desk: Knows the fleet.
+        ledger: Knows what is under way.
+        places: Knows where there is room.
+        soon: Calls something a little later, on the event loop.
+        clock: Seconds that only go forward; the same as that of deadlines.
+        wall: Unix time; `Replica.ready_at` is on it.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        ledger: Ledger,
+        places: Places,
+        *,
+        soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._desk = desk
+        self._ledger = ledger
+        self._places = places
+        self._soon = soon
+        self._clock = clock
+        self._wall = wall
+        self._limits = Waiting()
+        self._weights: Mapping[str, float] = {}
+        self._queue: FairQueue[Asked] = FairQueue()
+        self._waiters: dict[Asked, None] = {}
+        self._versions: defaultdict[str, int] = defaultdict(int)  # how many wait for each
+        self._lengths = Lengths()
+        self._speed = Speed()
+        self._groups: dict[tuple[str, ...], Group] = {}
+        self._epoch = 0
+        self._round = 0
+        self._awake = False
+        self._stale = False
+        self._closed = False
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiters)
+
+    # --- in
+
+    def enter(self, asked: Asked, replicas: tuple[Replica, ...], coming: tuple[Replica, ...]) -> None:
+        """Send a request if there is a place for it and nobody waits; else let it wait, or refuse it.
+
+        Args:
+            asked: What.
+            replicas: As `Desk.find` says, just now.
+            coming: The same.
+
+        Raises:
+            ApiError: It is wrong, or cannot wait; nothing of it is left here.
+        """
+        if not self._waiters and replicas:
+            replica = self._places.choose(replicas, asked.model)
+            if replica is not None:
+                self._let_pass(asked, replica)
+                return
+        self._wait(asked, replicas, coming)
+
+    def _let_pass(self, asked: Asked, replica: Replica) -> None:
+        """Nobody waits and there is a place. The queue hears of it only where somebody may wait soon.
+
+        What it would make of it otherwise is at most that whoever went last comes one turn later.
+        """
+        asked.charge = charge = self._charge(asked, counted=not self._places.is_quiet(replica))
+        if charge.counted:
+            self._queue.charge(
+                tenant=charge.tenant, weight=charge.weight, flow=charge.flow, share=charge.share, work=charge.work
+            )
+        self._send(asked, replica)
+
+    def _charge(self, asked: Asked, *, counted: bool = True, longest: float = math.inf) -> Charge:
+        """What its turn costs: the tokens of its prompt, and those that are expected to come."""
+        principal, priority = asked.principal, asked.priority
+        name = asked.model.name
+        to_come = 0.0 if asked.route is Route.EMBEDDINGS else min(self._lengths.expected(name), longest)
+        return Charge(
+            principal.tenant,
+            principal.weight,
+            (name, priority),
+            SHARES[priority],
+            max(1.0, self._prompt(asked) + to_come),
+            counted,
+        )
+
+    @staticmethod
+    def _prompt(asked: Asked) -> float:
+        """Tokens of its prompt, counted or guessed."""
+        return asked.exchange.received / _BYTES_PER_TOKEN if asked.needed is None else asked.needed.prompt
+
+    def _wait(self, asked: Asked, replicas: tuple[Replica, ...], coming: tuple[Replica, ...]) -> None:
+        if self._closed:
+            raise _stopping()
+        now, limits = self._clock(), self._limits
+        asked.charge = charge = self._charge(asked, longest=longest_answer(asked.fields))
+        asked.since = now
+        asked.until = min(asked.deadline, now + limits.longest_s)
+        asked.comment_at = now + limits.comment_s if asked.stream else math.inf
+        asked.group, asked.epoch = self._group(asked, replicas, coming), self._epoch
+        asked.gone = self._left
+        asked.exchange.listener = asked
+        asked.place = self._queue.add(
+            asked, tenant=charge.tenant, weight=charge.weight, flow=charge.flow, share=charge.share, work=charge.work
+        )
+        self._waiters[asked] = None
+        self._versions[asked.group.model.version] += 1
+        self.bytes += asked.exchange.received
+        self._make_room()
+        if asked.place.waits:
+            self._refuse_hopeless(asked, now)
+            self._wake()
+
+    def _group(self, asked: Asked, replicas: tuple[Replica, ...], coming: tuple[Replica, ...]) -> Group:
+        key = (asked.model.version, "" if replicas else "-", *(replica.name for replica in replicas or coming))
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(asked.model, replicas, coming)
+        return group
+
+    def _make_room(self) -> None:
+        """Refuse as many as are too many. Whoever has most waiting for its weight has to give way, nobody else."""
+        limits = self._limits
+        while self._waiters and (len(self._waiters) > limits.requests or self.bytes > limits.bytes):
+            place = self._queue.newest_of_heaviest() if len(self._waiters) > limits.requests else None
+            victim = self._bulkiest() if place is None else place.item
+            words = "Too many requests wait already. Try again later."
+            self._refuse(victim, Unavailable(words, code="overloaded", retry_after_s=self._retry_s(victim)))
+
+    def _bulkiest(self) -> Asked:
+        """Of the tenant that has most bytes here for its weight, the newest of those with the lowest priority."""
+        sizes: defaultdict[str, float] = defaultdict(float)
+        for one in self._waiters:
+            sizes[one.charge.tenant] += one.exchange.received / self._weights.get(one.charge.tenant, one.charge.weight)
+        tenant = max(sizes, key=sizes.__getitem__)
+        theirs = [one for one in reversed(self._waiters) if one.charge.tenant == tenant and one.exchange.received]
+        return min(theirs, key=lambda one: one.charge.share)
+
+    def _refuse_hopeless(self, asked: Asked, now: float) -> None:
+        """Rather now than after it has waited for nothing."""
+        wait_s = self._estimate(asked, self._queue.work_ahead(asked.place))
+        left_s = asked.until - now
+        if wait_s is None or wait_s <= left_s:
+            return
+        retry_s = max(1, math.ceil(wait_s - left_s))
+        words = f"Its turn would come in about {_seconds(wait_s)}, and it may wait {_seconds(left_s)}."
+        if asked.until == asked.deadline:
+            error: ApiError = DeadlineExceeded(
+                f"The request cannot meet its deadline. {words}", code=PASSED, retry_after_s=retry_s
+            )
+        else:
+            error = Unavailable(f"Too many requests wait already. {words}", code="overloaded", retry_after_s=retry_s)
+        self._refuse(asked, error)
+
+    # --- out
+
+    def _out(self, asked: Asked) -> None:
+        """It waits no longer, whatever becomes of it."""
+        self._queue.remove(asked.place)
+        del self._waiters[asked]
+        self._forget_version(asked.group.model.version)
+        self.bytes -= asked.exchange.received
+        asked.exchange.listener = None
+
+    def _give_up(self, asked: Asked) -> None:
+        """No engine will hear of it."""
+        self._out(asked)
+        self._cancel(asked)
+        if not self._waiters:  # else it is done when the queue is looked through
+            self._places.slots.settle(self._versions, self._clock())
+        self._wake()
+
+    @staticmethod
+    def _cancel(asked: Asked) -> None:
+        if asked.ticket is not None:
+            asked.ticket.cancel()
+
+    def _left(self, asked: Asked) -> None:
+        """Its client has left."""
+        self._give_up(asked)
+        self._ledger.counters.left(asked.model.name)
+        asked.tally.answered(_STATUS_LEFT)
+
+    def _refuse(self, asked: Asked, error: ApiError) -> None:
+        self._give_up(asked)
+        self._ledger.counters.refused(asked.model.name, error.code or "other")
+        self._tell_waited(asked)
+        self._desk.answer(asked, error)
+
+    def _tell_waited(self, asked: Asked) -> float:
+        waited_s = max(0.0, self._clock() - asked.since)
+        asked.exchange.extra += b"x-tuneplex-waited: %.3f\r\n" % waited_s
+        return waited_s
+
+    def _send(self, asked: Asked, replica: Replica) -> None:
+        try:
+            self._desk.send(asked, replica)
+        except BaseException:
+            if asked.charge.counted:
+                self._correct(asked.charge, -asked.charge.work)
+            raise
+
+    def _correct(self, charge: Charge, by: float) -> None:
+        self._queue.correct(tenant=charge.tenant, flow=charge.flow, by=by, weight=charge.weight, share=charge.share)
+
+    def _forget_version(self, version: str) -> None:
+        self._versions[version] -= 1
+        if not self._versions[version]:
+            del self._versions[version]
+
+    # --- turns
+
+    def _wake(self) -> None:
+        """Something has changed: see soon who can go."""
+        if not self._awake and self._waiters:
+            self._awake = True
+            self._soon(self._serve)
+
+    def _serve(self) -> None:
+        """Let go whoever can, in the order of turns."""
+        self._awake = False
+        if self._stale and not self._review():
+            self._wake()
+            return
+        self._round += 1
+        for _ in range(_DISPATCHED_AT_ONCE):
+            asked = self._queue.take(self._fits)
+            if asked is None:
+                break
+            self._go(asked)
+        else:
+            self._wake()
+        now = self._clock()
+        again = self._places.slots.settle(self._versions, now)
+        if again is not None and again <= now:  # for a later time, `tick` is often enough
+            self._wake()
+
+    def _fits(self, asked: Asked) -> bool:
+        group = asked.group
+        if asked.epoch != self._epoch or group.blocked == self._round:
+            return False
+        if group.replicas and self._places.choose(group.replicas, group.model) is not None:
+            return True
+        group.blocked = self._round  # whoever goes first can only take places away
+        return False
+
+    def _go(self, asked: Asked) -> None:
+        """Its turn has come."""
+        self._out(asked)
+        try:
+            replicas, _ = self._desk.find(asked)
+            replica = self._places.choose(replicas, asked.model)
+            if replica is None:
+                raise Unavailable("The engine has just gone.", code="no_ready_engine", retry_after_s=1)  # noqa: TRY301
+            self._ledger.counters.waited(asked.model.name, self._tell_waited(asked))
+            self._send(asked, replica)
+        except ApiError as error:
+            self._cancel(asked)
+            self._ledger.counters.refused(asked.model.name, error.code or "other")
+            self._desk.answer(asked, error)
+        except Exception:  # noqa: BLE001 - the last resort: the others must have their turns
+            self._cancel(asked)
+            self._desk.fail(asked)
+
+    # --- what changes
+
+    def changed(self, limits: Waiting) -> None:
+        """Fleet, keys or settings are other ones now."""
+        self._limits = limits
+        self._epoch += 1
+        self._groups = {}
+        self._stale = True
+        self._make_room()
+        self._wake()
+
+    def reweigh(self, weights: Mapping[str, float]) -> None:
+        """Tenants have these weights from now on, whatever their requests came with."""
+        self._weights = weights
+        self._queue.reweigh(weights)
+
+    def served(self) -> None:
+        """There may be places now that were not there before."""
+        self._wake()
+
+    def closed(self, relay: Relay, outcome: Outcome) -> None:
+        """A request is over: its place is free, and what it has really taken is known."""
+        charge, used = relay.order.charge, relay.used
+        if used is None:
+            return
+        work = float(used.prompt + used.completion)
+        if charge.counted and work != charge.work:
+            self._correct(charge, work - charge.work)
+        if outcome is Outcome.COMPLETE and used.exact:
+            self._lengths.saw(relay.order.model.name, used.completion)
+        if self._waiters:
+            if work:
+                self._speed.finished(work)
+            self._wake()
+
+    def _review(self) -> bool:
+        """Find anew what each waits for; whether that is done."""
+        stale = [asked for asked in self._waiters if asked.epoch != self._epoch]
+        for asked in stale[:_REVIEWED_AT_ONCE]:
+            if not asked.place.waits:
+                continue
+            try:
+                self._desk.reconsider(asked)
+                group = self._group(asked, *self._desk.find(asked))
+            except ApiError as error:
+                self._refuse(asked, error)
+            else:
+                self._forget_version(asked.group.model.version)
+                self._versions[group.model.version] += 1
+                asked.group, asked.epoch = group, self._epoch
+        self._stale = len(stale) > _REVIEWED_AT_ONCE
+        return not self._stale
+
+    # --- time
+
+    def tick(self, now: float) -> None:
+        """Look after those that have waited long enough; called several times a second."""
+        if not self._waiters:
+            return
+        if self._ledger.relays:
+            self._speed.passed(now)
+        for asked in [asked for asked in self._waiters if asked.until <= now]:
+            if asked.place.waits:
+                self._expire(asked)
+        if any(asked.comment_at <= now for asked in self._waiters):
+            self._comment(now)
+        self._wake()
+
+    def _expire(self, asked: Asked) -> None:
+        if asked.until == asked.deadline:
+            words = "The request's deadline passed while it was waiting."
+            self._refuse(asked, DeadlineExceeded(words, code=PASSED, retry_after_s=self._retry_s(asked)))
+            return
+        waited = _seconds(asked.until - asked.since)
+        if asked.group.replicas:
+            words = f"No place got free within {waited}."
+        else:
+            words = f"No engine got ready for the model `{asked.shown}` within {waited}."
+        self._refuse(asked, Unavailable(words, code="waited_too_long", retry_after_s=self._retry_s(asked)))
+
+    def _comment(self, now: float) -> None:
+        """Tell streams how they stand. One look at the queue is for all, so whose turn is near is told, too."""
+        ahead, every_s = 0.0, self._limits.comment_s
+        # To its end before anything else: what is written may end other requests.
+        told: list[tuple[int, float, Asked]] = []
+        for position, place in enumerate(self._queue.order(), 1):
+            if place.item.comment_at <= now + _SLACK_S:
+                told.append((position, ahead, place.item))
+            ahead += place.work
+        for position, before, asked in told:
+            asked.comment_at = now + every_s
+            if not asked.exchange.paused and not asked.exchange.gone:
+                self._say(asked, position, len(self._waiters), self._estimate(asked, before))
+
+    def _say(self, asked: Asked, position: int, of: int, wait_s: float | None) -> None:
+        exchange = asked.exchange
+        if not exchange.commented:
+            known = b"" if wait_s is None else b"x-tuneplex-estimated-wait: %d\r\n" % math.ceil(wait_s)
+            lines = b"x-tuneplex-queue-position: %d\r\n" % position
+            exchange.start(200, EVENT_STREAM, STREAM_HEADERS + lines + known)
+        about = b"" if wait_s is None else b", about %d s" % math.ceil(wait_s)
+        exchange.comment(b"waiting, position %d of %d%b" % (position, of, about))
+
+    # --- estimates
+
+    def _estimate(self, asked: Asked, ahead: float) -> float | None:
+        """Seconds until its turn, with so much work before it; None if nobody can tell."""
+        group = asked.group
+        if not group.replicas:
+            ready = [replica.ready_at for replica in group.coming if replica.ready_at is not None]
+            return max(0.0, min(ready) - self._wall()) if ready else None
+        speed = self._speed.per_second
+        # A place gets free as often as work like its own gets done.
+        return None if speed is None else (ahead + asked.charge.work) / speed
+
+    def _retry_s(self, asked: Asked) -> int:
+        wait_s = self._estimate(asked, self._queue.work_ahead(asked.place))
+        return _RETRY_S if wait_s is None else max(1, math.ceil(wait_s))
+
+    # --- the end, and what is told
+
+    def close(self) -> None:
+        """The gateway stops: nobody waits any more."""
+        self._closed = True
+        for asked in tuple(self._waiters):
+            if asked.place.waits:
+                self._refuse(asked, _stopping())
+
+    def demand(self) -> dict[str, dict[str, float]]:
+        """As `GatewayReport.demand` wants it."""
+        sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for relay in self._ledger.relays:
+            sums[relay.upstream.replica.name][relay.order.charge.tenant] += 1
+        for asked in self._waiters:
+            replicas = asked.group.replicas or asked.group.coming
+            for replica in replicas:
+                sums[replica.name][asked.charge.tenant] += 1 / len(replicas)
+        return {name: dict(tenants) for name, tenants in sums.items()}
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("The gateway is stopping.", code="stopping", retry_after_s=1)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= _EXACT_S else f"{seconds:.1f} s"
