@@ -1,7 +1,7 @@
 """How many tokens a request may need, before an engine has counted them: a pure function of its fields.
 
-The prompt is estimated, four bytes of text for a token; what is to come is what the client allows at most. When the
-request is over, what was really used takes the estimate's place.
+The prompt is estimated, four bytes of text (and of tools) for a token; what is to come is what the client allows at
+most. When the request is over, what was really used takes the estimate's place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ _TEXTS = {
 }
 # The fields of a message, and of its parts, that hold text which the model reads.
 _INNER = ("content", "text", "output", "arguments", "tool_calls", "function", "name")
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+# How each route calls what the client allows. Engines ignore the names of other routes, so they must not count here.
+_LIMITS = {
+    Route.CHAT: ("max_completion_tokens", "max_tokens"),
+    Route.COMPLETIONS: ("max_tokens",),
+    Route.RESPONSES: ("max_output_tokens",),
+}
 
 _anything = msgspec.json.Decoder()
 
@@ -62,14 +67,15 @@ def estimate(route: Route, fields: Mapping[str, msgspec.Raw]) -> Estimate:
         _add(sums, value)
         if route is Route.COMPLETIONS and isinstance(value, list) and value and not isinstance(value[0], int):
             prompts = len(value)
+    sums.text_bytes += len(fields.get("tools", b""))  # templates write them out as they are
     prompt = -(-sums.text_bytes // _BYTES_PER_TOKEN) + sums.tokens + _TOKENS_PER_MESSAGE * sums.messages
     if route is Route.EMBEDDINGS:
         return Estimate(prompt, 0)
-    return Estimate(prompt, min(_MOST, _to_come(fields) * prompts * max(1, _number(fields, "n") or 1)))
+    return Estimate(prompt, min(_MOST, _to_come(route, fields) * prompts * max(1, _number(fields, "n") or 1)))
 
 
-def _to_come(fields: Mapping[str, msgspec.Raw]) -> int:
-    for name in _LIMITS:
+def _to_come(route: Route, fields: Mapping[str, msgspec.Raw]) -> int:
+    for name in _LIMITS[route]:
         allowed = _number(fields, name)
         if allowed is not None:
             return max(0, allowed)
@@ -77,8 +83,14 @@ def _to_come(fields: Mapping[str, msgspec.Raw]) -> int:
 
 
 def _number(fields: Mapping[str, msgspec.Raw], name: str) -> int | None:
+    """A number as engines read it, who take `"5"` and `5.0` for 5: else such a spelling would reserve too little."""
     value = _value(fields, name)
-    return min(value, _MOST) if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, str | float):
+        try:
+            value = int(min(float(value), _MOST))
+        except (ValueError, OverflowError):
+            return None
+    return min(value, _MOST) if isinstance(value, int) else None
 
 
 def _value(fields: Mapping[str, msgspec.Raw], name: str) -> object:
