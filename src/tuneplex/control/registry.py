@@ -45,8 +45,8 @@ class Records(Protocol):
     def add_tenant(self, tenant: Tenant) -> None:
         """Keep a new one."""
 
-    def change_tenant(self, tenant: Tenant) -> None:
-        """Keep it as it is now."""
+    def change_tenant(self, name: str, change: Callable[[Tenant], Tenant]) -> Tenant:
+        """Keep what `change` makes of it; nobody else changes it meanwhile."""
 
     def remove_tenant(self, name: str) -> None:
         """Forget one that has no active key."""
@@ -60,8 +60,8 @@ class Records(Protocol):
     def add_key(self, key: Key, *, ends: tuple[str, int] | None = None) -> None:
         """Keep a new one; `ends` are the id of another one and when that expires from now on."""
 
-    def change_key(self, key: Key) -> None:
-        """Keep its label, what it may call and its limits as they are now."""
+    def change_key(self, key_id: str, change: Callable[[Key], Key]) -> Key:
+        """Keep what `change` makes of its label, what it may call and its limits."""
 
     def revoke_key(self, key_id: str, now: int) -> Key:
         """It opens nothing from now on."""

@@ -117,7 +117,7 @@ async def test_each_gateway_is_told_its_share(memory: MemoryRecords, tmp_path: P
 async def test_a_gateway_knows_its_shares_before_the_fleet(memory: MemoryRecords, tmp_path: Path) -> None:
     """A gateway that serves knows what of today was used before, also by fleets of an earlier start."""
     memory.keep_days("fleet", {(TENANT, int(time.time() // DAY_S), "1-0-5"): 90})
-    memory.change_tenant(replace(memory.tenants()[0], limits=Limits(tokens_per_day=100)))
+    memory.change_tenant("default", lambda tenant: replace(tenant, limits=Limits(tokens_per_day=100)))
     async with control(memory, tmp_path) as desk:
         async with Gateway(0, tmp_path / "feed").running() as gateway:
             await desk.until(lambda: any(isinstance(value, FleetView) for value in gateway.heard))
