@@ -139,7 +139,7 @@ class Access(msgspec.Struct, frozen=True, tag="access"):
         required: Nobody may call without a key. Once a first key was made it stays so, whatever becomes of the keys.
         salt: What the prefix caches' salts are derived from; secret, the same for the whole fleet and for ever.
         tenants: All of them.
-        keys: Those that are neither revoked nor expired.
+        keys: Those that are not revoked and have not expired long ago.
     """
 
     generation: int = 0
