@@ -26,8 +26,10 @@ _TEXTS = {
     Route.RESPONSES: ("input", "instructions"),
     Route.EMBEDDINGS: ("input", "messages"),
 }
+# Chat templates write these out about as they are.
+_WRITTEN_OUT = ("tools", "documents")
 # The fields of a message, and of its parts, that hold text which the model reads.
-_INNER = ("content", "text", "output", "arguments", "tool_calls", "function", "name")
+_INNER = ("content", "text", "output", "arguments", "tool_calls", "function", "name", "reasoning", "reasoning_content")
 # How each route calls what the client allows. Engines ignore the names of other routes, so they must not count here.
 _LIMITS = {
     Route.CHAT: ("max_completion_tokens", "max_tokens"),
@@ -67,7 +69,7 @@ def estimate(route: Route, fields: Mapping[str, msgspec.Raw]) -> Estimate:
         _add(sums, value)
         if route is Route.COMPLETIONS and isinstance(value, list) and value and not isinstance(value[0], int):
             prompts = len(value)
-    sums.text_bytes += len(fields.get("tools", b""))  # templates write them out as they are
+    sums.text_bytes += sum(len(fields[name]) for name in _WRITTEN_OUT if name in fields)
     prompt = -(-sums.text_bytes // _BYTES_PER_TOKEN) + sums.tokens + _TOKENS_PER_MESSAGE * sums.messages
     if route is Route.EMBEDDINGS:
         return Estimate(prompt, 0)

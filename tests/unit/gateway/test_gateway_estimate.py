@@ -37,7 +37,8 @@ def message(content: object) -> dict[str, object]:
         (Route.RESPONSES, {"input": [message([{"type": "input_text", "text": "1234"}])]}, 5),
         (Route.EMBEDDINGS, {"input": ["1234", "1234"]}, 2),
         (Route.CHAT, {}, 0),
-        (Route.CHAT, {"tools": ["12345678"]}, 3),
+        (Route.CHAT, {"tools": ["12345678"], "documents": [{}]}, 4),
+        (Route.CHAT, {"messages": [message("1234") | {"reasoning": "1234"}]}, 2 + 4),
     ],
 )
 def test_prompts_are_estimated_by_their_text(route: Route, fields: dict[str, Any], prompt: int) -> None:
