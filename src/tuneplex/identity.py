@@ -1,4 +1,8 @@
-"""Who may call what: tenants, keys, and what a caller turns out to be. Frozen values, like those of `types`."""
+"""Who may call what: tenants, keys, and what a caller turns out to be. Frozen values, like those of `types`.
+
+None of them can be part of a cycle, so they are hidden from the garbage collector (`gc=False`): with very many keys it
+would look at all of them again and again, and a gateway's streams would stand still meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ class KeyState(StrEnum):
     REVOKED = "revoked"
 
 
-class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+class Limits(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How much may be asked; None stands for no limit.
 
     Attributes:
@@ -56,7 +60,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     concurrent: int | None = None
 
 
-class Subject(msgspec.Struct, frozen=True):
+class Subject(msgspec.Struct, frozen=True, gc=False):
     """Somebody or something that has limits.
 
     Attributes:
@@ -68,7 +72,7 @@ class Subject(msgspec.Struct, frozen=True):
     limits: Limits
 
 
-class Tenant(msgspec.Struct, frozen=True):
+class Tenant(msgspec.Struct, frozen=True, gc=False):
     """Who pays, and what is theirs.
 
     Attributes:
@@ -95,7 +99,7 @@ class Tenant(msgspec.Struct, frozen=True):
     weight: int = 1
 
 
-class Key(msgspec.Struct, frozen=True):
+class Key(msgspec.Struct, frozen=True, gc=False):
     """A credential of a tenant, without the secret itself.
 
     Attributes:
@@ -141,7 +145,7 @@ class Access(msgspec.Struct, frozen=True, tag="access"):
         required: Nobody may call without a key. Once a first key was made it stays so, whatever becomes of the keys.
         salt: What the prefix caches' salts are derived from; secret, the same for the whole fleet and for ever.
         tenants: All of them.
-        keys: Those that are neither revoked nor expired.
+        keys: Those that are not revoked and have not expired long ago.
     """
 
     generation: int = 0
@@ -155,7 +159,7 @@ class Access(msgspec.Struct, frozen=True, tag="access"):
         return f"Access(generation={self.generation}, {len(self.tenants)} tenants, {len(self.keys)} keys)"
 
 
-class Grant(msgspec.Struct, frozen=True):
+class Grant(msgspec.Struct, frozen=True, gc=False):
     """What may be called: a model must be allowed by all of it.
 
     Attributes:
@@ -167,7 +171,7 @@ class Grant(msgspec.Struct, frozen=True):
     base: bool = True
 
 
-class Principal(msgspec.Struct, frozen=True):
+class Principal(msgspec.Struct, frozen=True, gc=False):
     """Who calls, after authentication.
 
     Attributes:

@@ -12,7 +12,16 @@ from types import ModuleType
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-TINY = ("--only", "direct,tuneplex,tuneplex-limits,tuneplex-waiting", "--rounds", "2", "--streams", "40", "--requests", "200")
+TINY = (
+    "--only",
+    "direct,tuneplex,tuneplex-limits,tuneplex-waiting",
+    "--rounds",
+    "2",
+    "--streams",
+    "40",
+    "--requests",
+    "200",
+)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 from tuneplex.testing import write_fake_python
 
@@ -142,7 +143,12 @@ class CommandLine:
         return path
 
     def run(
-        self, *words: str, stdin: str = "", patience_s: float = _PATIENCE_S, **env: str
+        self,
+        *words: str,
+        stdin: str = "",
+        stdout: int | IO[bytes] = subprocess.PIPE,
+        patience_s: float = _PATIENCE_S,
+        **env: str,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, with further environment variables."""
         return subprocess.run(
@@ -150,7 +156,8 @@ class CommandLine:
             cwd=self.directory,
             env=self.env | env,
             input=stdin,
-            capture_output=True,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
             text=True,
             timeout=patience_s,
             check=False,

@@ -18,7 +18,7 @@ from tuneplex.types import Base, FleetSpec
 
 __all__ = ["HASTY", "Desk"]
 
-HASTY = Patience(first_s=0.2, call_s=0.5, poll_s=0.02, close_s=0.1)
+HASTY = Patience(first_s=0.2, call_s=0.5, poll_s=0.02, close_s=0.1, expired_s=0.0)
 
 
 class Desk:
@@ -28,16 +28,19 @@ class Desk:
         store: Where it keeps everything.
         directory: For the snapshot.
         file: The store's file, if it has one.
+        patience: How long the registry waits.
     """
 
-    def __init__(self, store: Records, directory: Path, file: Path | None = None) -> None:
+    def __init__(
+        self, store: Records, directory: Path, file: Path | None = None, *, patience: Patience = HASTY
+    ) -> None:
         self.published: list[Access] = []
         self.snapshot = directory / "access.snapshot"
         self.controller = Controller(
             FleetSpec("fleet", Base("base", "/models/base")), applied_at=0.0, url="http://127.0.0.1:1/v1",
             started=0.0, launchers={"external": ExternalLauncher()},
         )  # fmt: skip
-        self.registry = Registry(store, snapshot=self.snapshot, publish=self._publish, file=file, patience=HASTY)
+        self.registry = Registry(store, snapshot=self.snapshot, publish=self._publish, file=file, patience=patience)
         self.saved: list[FleetSpec] = []
         self.leasing = Leasing(self.controller, self.registry)
         self.app = admin_app(self.controller, self.registry, self.leasing, self.saved.append)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -88,11 +88,11 @@ class MemoryRecords:
                 raise StoreConflict(f"there is a tenant {tenant.name!r} already")
             self._tenants[tenant.name] = tenant
 
-    def change_tenant(self, tenant: Tenant) -> None:
+    def change_tenant(self, name: str, change: Callable[[Tenant], Tenant]) -> Tenant:
         """Replace one."""
         with self._change():
-            self._tenant(tenant.name)
-            self._tenants[tenant.name] = tenant
+            self._tenants[name] = change(self._tenant(name))
+            return self._tenants[name]
 
     def remove_tenant(self, name: str, now: float | None = None) -> None:
         """Remove one without active keys."""
@@ -142,11 +142,14 @@ class MemoryRecords:
                 key = self._keys[key_id] = msgspec.structs.replace(key, revoked=now)
             return key
 
-    def change_key(self, key: Key) -> None:
+    def change_key(self, key_id: str, change: Callable[[Key], Key]) -> Key:
         """Change what can be changed of one."""
         with self._change():
+            found = self.key(key_id)
+            key = change(found)
             fields = {name: getattr(key, name) for name in ("label", "adapters", "base", "limits")}
-            self._keys[key.id] = msgspec.structs.replace(self.key(key.id), **fields)
+            self._keys[key_id] = msgspec.structs.replace(found, **fields)
+            return self._keys[key_id]
 
     def day(self, fleet: str, day: int) -> Day:
         """What was counted on a day."""
@@ -169,6 +172,7 @@ class MemoryRecords:
         del fleet
         self._answer()
 
-    def _tenant(self, name: str) -> None:
+    def _tenant(self, name: str) -> Tenant:
         if name not in self._tenants:
             raise StoreMissing(f"there is no tenant {name!r}")
+        return self._tenants[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,8 +45,9 @@ def tenants(incomplete: str) -> list[str]:
 
 
 def keys(incomplete: str) -> list[str]:
-    """Ids of the keys of any fleet that were active when it last looked."""
-    found = {key.id for access in _accesses() for key in access.keys}
+    """Ids of the keys of any fleet that are active, as far as it last knew."""
+    now = int(time.time())
+    found = {key.id for access in _accesses() for key in access.keys if key.expires is None or key.expires > now}
     return sorted(name for name in found if name.startswith(incomplete))
 
 

@@ -16,7 +16,7 @@ from tuneplex.cli.tenants import agreed, checked
 from tuneplex.cli.terminal import Terminal
 from tuneplex.cli.times import distance, moment, seconds
 from tuneplex.control.bodies import KeyChange, KeyInfo, KeyRotation, KeyWish, Label, LimitsWish, NewKey, Seconds
-from tuneplex.errors import UserError
+from tuneplex.errors import TuneplexError, UserError
 from tuneplex.identity import KeyState, Scope, Tenant
 
 __all__ = ["change", "changed", "create", "lifetime", "listing", "revoke", "rotate", "show", "wish"]
@@ -230,14 +230,34 @@ def _same_lifetime(old: KeyInfo) -> int | None:
 
 
 def _hand_over(terminal: Terminal, state: StateDir, made: NewKey, tenant: Tenant, *, as_json: bool) -> None:
-    """Print the secret, once; what a person wants to know beside it goes to standard error."""
-    if as_json:
-        terminal.json(msgspec.to_builtins(made))
-        return
-    terminal.write(f"{made.secret}\n")
+    """Print the secret, once; what a person wants to know beside it goes to standard error.
+
+    Raises:
+        TuneplexError: It cannot be written; the key is revoked again.
+    """
+    try:
+        if as_json:
+            terminal.json(msgspec.to_builtins(made))
+            return
+        terminal.write(f"{made.secret}\n")
+    except OSError as error:
+        terminal.give_up()
+        raise _unseen(state, made.key, error.strerror or type(error).__name__) from error
     terminal.note(_about(made.key, tenant, time.time()))
     terminal.note("The secret is shown this once and kept nowhere. How to use it:")
     terminal.note(f"  {_use(state, made.key)}")
+
+
+def _unseen(state: StateDir, made: KeyInfo, why: str) -> TuneplexError:
+    """End a key whose secret nobody has got: nobody could use it, and part of it may lie in a file somewhere."""
+    told = f"the secret of key {made.id} cannot be written to standard output ({why})"
+    try:
+        with Admin(state.admin_socket) as admin:
+            admin.revoke_key(made.id)
+    except TuneplexError as error:
+        return TuneplexError(f"{told}; revoke it: `tuneplex keys revoke {made.id}` ({error})")
+    instead = f"; {made.replaces} ends as if it had been replaced" if made.replaces else ""
+    return TuneplexError(f"{told}, so it is revoked again{instead}: make another one")
 
 
 def _about(made: KeyInfo, tenant: Tenant, now: float) -> str:

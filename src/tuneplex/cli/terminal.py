@@ -6,6 +6,7 @@ Commands describe a table once, as a `Sheet`; only here is decided how it looks.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -108,6 +109,10 @@ class Terminal:
         """Write text to standard output as it is, at once."""
         self.out.file.write(text)
         self.out.file.flush()
+
+    def give_up(self) -> None:
+        """Let what standard output still holds go nowhere: the interpreter would try to write it again, and fail."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.out.file.fileno())
 
     def note(self, text: str) -> None:
         """Print one line of progress on standard error."""

@@ -90,9 +90,7 @@ class _Tenants:
         name = call.path["name"]
 
         def change(store: Records) -> Tenant:
-            tenant = changed_tenant(_tenant(store, name), call.body)
-            store.change_tenant(tenant)
-            return tenant
+            return store.change_tenant(name, lambda tenant: changed_tenant(tenant, call.body))
 
         tenant = await self._registry.change(f"changing tenant {name}", change)
         _log(call, "changed tenant", tenant.name, msgspec.json.encode(call.body).decode())
@@ -144,9 +142,7 @@ class _Keys:
         key_id, now = call.path["id"], time.time()
 
         def change(store: Records) -> Key:
-            key = changed_key(store.key(key_id), call.body, now)
-            store.change_key(key)
-            return key
+            return store.change_key(key_id, lambda key: changed_key(key, call.body, now))
 
         key = await self._registry.change(f"changing key {key_id}", change)
         _log(call, "changed key", key.id, f"of tenant {key.tenant}", msgspec.json.encode(call.body).decode())

@@ -13,9 +13,9 @@ from tuneplex.control.days import DAY_S, Days
 from tuneplex.control.registry import Registry
 from tuneplex.control.subjects import limited, uses
 from tuneplex.errors import StoreError
-from tuneplex.identity import Limits
+from tuneplex.identity import Access, Limits
 from tuneplex.policy.lessor import Lessor
-from tuneplex.types import GatewayReport
+from tuneplex.types import FleetSpec, GatewayReport, Leases
 
 __all__ = ["Leasing"]
 
@@ -50,7 +50,9 @@ class Leasing:
         self._start = int(fleet_started * 1000)
         self._clock = clock
         self._lessor = Lessor()
+        self._meanwhile: list[GatewayReport] | None = None  # reports that came while the lessor decides
         self._days = Days()
+        self._limits: tuple[tuple[FleetSpec, Access | None], dict[str, Limits]] | None = None
         self._asked = asyncio.Event()
         self._told = asyncio.Event()
         controller.follow(self)
@@ -58,7 +60,10 @@ class Leasing:
     @property
     def limits(self) -> dict[str, Limits]:
         """All subjects that have limits, by name."""
-        return limited(self._controller.spec, self._registry.access)
+        known = self._controller.spec, self._registry.access
+        if self._limits is None or any(new is not old for new, old in zip(known, self._limits[0], strict=True)):
+            self._limits = known, limited(*known)  # of all keys: not each second, but when something has changed
+        return self._limits[1]
 
     def uses(self) -> tuple[LimitUse, ...]:
         """What each subject has used of its limits."""
@@ -66,7 +71,10 @@ class Leasing:
 
     def heard(self, report: GatewayReport) -> None:
         """Take in what a gateway says."""
-        self._lessor.heard(report)
+        if self._meanwhile is None:
+            self._lessor.heard(report)
+        else:
+            self._meanwhile.append(report)
         self._days.heard(f"{self._start}-{report.gateway}-{report.pid}", report.used)
 
     async def settled(self) -> None:
@@ -109,9 +117,19 @@ class Leasing:
         self._days.forget(today)
         bounded = {name for name, one in limits.items() if one.tokens_per_day is not None}
         spent = {name: tokens for name, tokens in self._days.spent(today).items() if name in bounded}
-        leases = self._lessor.decide(limits, self._gateways, today, spent)
+        leases = await self._decided(limits, today, spent)
         if leases is not None:
             await self._controller.publisher.publish(leases)
+
+    async def _decided(self, limits: dict[str, Limits], today: int, spent: dict[str, int]) -> Leases | None:
+        """Decide in a thread: with thousands of subjects it takes longer than the loop may stand still."""
+        self._meanwhile = []
+        try:
+            return await asyncio.to_thread(self._lessor.decide, limits, self._gateways, today, spent)
+        finally:
+            reports, self._meanwhile = self._meanwhile, None
+            for report in reports:
+                self._lessor.heard(report)
 
     async def _keep(self) -> None:
         """A database that is down delays this, and nothing is lost: the counts stay here."""

@@ -45,8 +45,8 @@ class Records(Protocol):
     def add_tenant(self, tenant: Tenant) -> None:
         """Keep a new one."""
 
-    def change_tenant(self, tenant: Tenant) -> None:
-        """Keep it as it is now."""
+    def change_tenant(self, name: str, change: Callable[[Tenant], Tenant]) -> Tenant:
+        """Keep what `change` makes of it; nobody else changes it meanwhile."""
 
     def remove_tenant(self, name: str) -> None:
         """Forget one that has no active key."""
@@ -60,8 +60,8 @@ class Records(Protocol):
     def add_key(self, key: Key, *, ends: tuple[str, int] | None = None) -> None:
         """Keep a new one; `ends` are the id of another one and when that expires from now on."""
 
-    def change_key(self, key: Key) -> None:
-        """Keep its label, what it may call and its limits as they are now."""
+    def change_key(self, key_id: str, change: Callable[[Key], Key]) -> Key:
+        """Keep what `change` makes of its label, what it may call and its limits."""
 
     def revoke_key(self, key_id: str, now: int) -> Key:
         """It opens nothing from now on."""
@@ -87,12 +87,14 @@ class Patience(msgspec.Struct, frozen=True):
         call_s: For the database at any other time; longer than the store itself waits for it.
         poll_s: Between two looks for what others have changed.
         close_s: For the database at the end.
+        expired_s: Until gateways forget a key that has expired; as long as they know it, they can say that it has.
     """
 
     first_s: float = 2.0
     call_s: float = 6.0
     poll_s: float = 0.5
     close_s: float = 1.0
+    expired_s: float = 7 * 86400.0
 
 
 class Registry:
@@ -209,7 +211,7 @@ class Registry:
                 raise Unsure(str(error)) from error
             raise
         try:
-            return result, self._store.access(time.time())
+            return result, self._store.access(self._past())
         except StoreError as error:
             raise Unsure(str(error)) from error
 
@@ -229,7 +231,7 @@ class Registry:
             log.warning("there is no snapshot of the keys either: callers have to wait for the database")
             return
         log.warning("starting with the %d keys of the snapshot", len(last.keys))
-        await self._tell(without_expired(last, time.time()))
+        await self._tell(without_expired(last, self._past()))
 
     async def _look(self) -> None:
         """See whether others have changed something, or time has."""
@@ -238,18 +240,22 @@ class Registry:
             if now < self._looked:
                 self._seen = None  # the clock was set back: a key may have been taken for expired that is not
             self._looked = now
-            if self.access is not None and now >= self._next_expiry:
-                await self._tell(without_expired(self.access, now))
+            if self.access is not None and self._past() >= self._next_expiry:
+                await self._tell(without_expired(self.access, self._past()))
             with contextlib.suppress(StoreError):
                 if self._seen is None or await self._ask(self._generation) != self._seen:
                     await self._read()
+
+    def _past(self) -> float:
+        """Keys that had expired by then are forgotten now."""
+        return time.time() - self._patience.expired_s
 
     async def _read(self, timeout_s: float | None = None) -> None:
         await self._take(await self._ask(self._everything, timeout_s))
 
     def _everything(self) -> Access:
         self._generation()
-        return self._store.access(time.time())
+        return self._store.access(self._past())
 
     def _generation(self) -> int:
         self._open()

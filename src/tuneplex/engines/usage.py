@@ -62,10 +62,12 @@ class Telling(msgspec.Struct):
         takes_options: It can be asked for it (`stream_options`); None while that is not known.
         fingerprint: What it then leaves out of an event that ends a choice: the bytes of `,"system_fingerprint":"…"`.
             Empty for nothing; None while that is not known.
+        broke_off: It has broken off instead of answering when it was asked, while it was not known to take that.
     """
 
     takes_options: bool | None = None
     fingerprint: bytes | None = None
+    broke_off: bool = False
 
 
 # --- asking

@@ -97,11 +97,11 @@ class Account:
         return self._days.get(day, 0)
 
     def _add_to_day(self, day: int, amount: int) -> None:
-        """The last few days are kept, lest a clock that jumps there and back gives the same day away twice."""
+        """The few days that were current last are kept, lest a clock that jumps there and back gives one away twice."""
         days = self._days
-        days[day] = max(0, days.get(day, 0) + amount)
+        days[day] = max(0, days.pop(day, 0) + amount)  # now the last one in order
         if len(days) > _DAYS_KEPT:
-            del days[min(days)]
+            del days[next(iter(days))]
 
     # --- refusals
 

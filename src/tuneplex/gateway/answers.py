@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["STREAM_HEADERS", "ErrorAnswer", "LongAnswer", "StreamAnswer", "WholeAnswer", "error_event"]
 
 _BORDER = b"\n\n"
+_BORDERS = (_BORDER, b"\r\n\r\n")
 STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 _WHOLE_LIMIT = 1024 * 1024
 _ERROR_LIMIT = 64 * 1024
@@ -121,8 +122,7 @@ class StreamAnswer:
     def _engine_failed(self, data: bytes) -> None:
         """Pass on what came before the engine's error event, then that error in our words, and nothing after it."""
         at = data.find(self._error_mark)
-        before = data[: data.rfind(_BORDER, 0, at) + len(_BORDER)] if data.rfind(_BORDER, 0, at) >= 0 else b""
-        shown = self._meter.many(before)
+        shown = self._meter.many(data[: _end_of_events(data[:at])])
         if shown:
             self._exchange.write(self._rename(shown))
         self._relay.engine_failed(self._dialect.stream_error(data[at:], **self._relay.names()))
@@ -261,6 +261,11 @@ class ErrorAnswer:
         if self._retry_after.isdigit() and error.retry_after_s is not None:
             error.retry_after_s = int(self._retry_after)
         relay.engine_failed(error)
+
+
+def _end_of_events(data: bytes) -> int:
+    """Where the last event ends that is complete; engines end their lines with LF or with CR LF."""
+    return max(data.rfind(border) + len(border) if border in data else 0 for border in _BORDERS)
 
 
 def _by_size(relay: Relay, size: int) -> Usage:

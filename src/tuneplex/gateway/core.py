@@ -210,9 +210,20 @@ class Gateway:
         target = exchange.target = find_target(exchange.method, exchange.path)
         if target.route is None and _is_open(target, exchange):
             return
-        principal = authenticate(self._callers(), headers.get(b"authorization", b""), time.time())
+        self._identify(exchange, target)
+
+    def _identify(self, exchange: Exchange, target: Target) -> None:
+        """Find out who sends a request, and whether they may."""
+        callers = self._callers()
+        principal = authenticate(callers, exchange.headers.get(b"authorization", b""), time.time())
         demand(principal, target.scopes)
-        exchange.principal = principal
+        exchange.principal, exchange.callers = principal, callers
+
+    def _identify_again(self, exchange: Exchange, target: Target) -> None:
+        """Its head may have come long ago, before a slow body or another request's reply, and keys may have ended."""
+        known = exchange.principal
+        if known is not None and (exchange.callers is not self._principals or known.expires is not None):
+            self._identify(exchange, target)
 
     def _callers(self) -> Principals:
         if self._principals is None:
@@ -225,7 +236,9 @@ class Gateway:
         try:
             if target is None:
                 self._preflight(exchange)
-            elif target.route is not None:
+                return
+            self._identify_again(exchange, target)
+            if target.route is not None:
                 self._serve(exchange, target, target.route)
             else:
                 self._show(exchange, target)
@@ -274,7 +287,7 @@ class Gateway:
         asked = self._asked(exchange, target, route, read_body(exchange.body))
         found = self.find(asked)
         if any(map(_counts_tokens, self._limiting(asked))) or (
-            self._context is not None and not fits_by_size(exchange.received, asked.fields, self._context)
+            self._context is not None and not fits_by_size(exchange.received, route, asked.fields, self._context)
         ):
             self._count_first(asked, found)
         else:

@@ -21,7 +21,14 @@ UNSAID_COMPLETION = 1024
 _BYTES_PER_TOKEN = 4
 _TOKENS_PER_MESSAGE = 4
 _MOST = 2**40
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+# How each route calls what the client allows. Engines ignore the names of other routes, so they must not count here.
+_LIMITS = {
+    Route.CHAT: ("max_completion_tokens", "max_tokens"),
+    Route.COMPLETIONS: ("max_tokens",),
+    Route.RESPONSES: ("max_output_tokens",),
+}
+# Chat templates write these out about as they are.
+_WRITTEN_OUT = ("tools", "documents")
 
 _anything = msgspec.json.Decoder()
 
@@ -58,11 +65,11 @@ class Tally:
 
     def __init__(self, route: Route, fields: Mapping[str, msgspec.Raw]) -> None:
         self._route = route
-        self._asked = _to_come(fields)
+        self._asked = _to_come(route, fields)
         self._choices = max(1, _number(fields, "n") or 1)
         self._cuts_off = _cuts_off(route, fields)
         self._tokens = 0
-        self._bytes = 0
+        self._bytes = sum(len(memoryview(fields[name])) for name in _WRITTEN_OUT if name in fields)
         self._prompts = 1
         self._certain = 0  # of the prompt that is being added
         self.least = 0
@@ -108,12 +115,12 @@ def estimate(route: Route, fields: Mapping[str, msgspec.Raw]) -> Estimate:
     return tally.result()
 
 
-def fits_by_size(size: int, fields: Mapping[str, msgspec.Raw], context: int | None) -> bool:
+def fits_by_size(size: int, route: Route, fields: Mapping[str, msgspec.Raw], context: int | None) -> bool:
     """Whether a body of so many bytes fits a context for sure, so that nothing needs to be counted to know it.
 
     A token of a text stands for at least one byte of it. None is a context that nobody knows.
     """
-    return context is None or size + (_to_come(fields) or 1) <= context
+    return context is None or size + (_to_come(route, fields) or 1) <= context
 
 
 def does_not_fit(needed: Estimate, largest: int) -> BadRequest:
@@ -133,9 +140,9 @@ def _cuts_off(route: Route, fields: Mapping[str, msgspec.Raw]) -> bool:
     return _value(fields, "truncate_prompt_tokens") is not None
 
 
-def _to_come(fields: Mapping[str, msgspec.Raw]) -> int | None:
+def _to_come(route: Route, fields: Mapping[str, msgspec.Raw]) -> int | None:
     """What the client allows for one answer; None if it says nothing."""
-    for name in _LIMITS:
+    for name in _LIMITS.get(route, ()):
         allowed = _number(fields, name)
         if allowed is not None:
             return max(0, allowed)
@@ -143,8 +150,14 @@ def _to_come(fields: Mapping[str, msgspec.Raw]) -> int | None:
 
 
 def _number(fields: Mapping[str, msgspec.Raw], name: str) -> int | None:
+    """A number as engines read it, who take `"5"` and `5.0` for 5: else such a spelling would reserve too little."""
     value = _value(fields, name)
-    return min(value, _MOST) if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, str | float):
+        try:
+            value = int(min(float(value), _MOST))
+        except (ValueError, OverflowError):
+            return None
+    return min(value, _MOST) if isinstance(value, int) else None
 
 
 def _value(fields: Mapping[str, msgspec.Raw], name: str) -> object:

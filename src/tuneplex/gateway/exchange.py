@@ -60,6 +60,7 @@ class Exchange:
         body: Complete when the handler gets the exchange.
         target: What it is for, once that is known.
         principal: Who sends it, once that is known.
+        callers: Everybody who might have, when that was found out.
         received: Bytes of the body.
         request_id: Goes into `x-request-id`.
         extra: More header lines for every kind of reply (CORS).
@@ -84,6 +85,7 @@ class Exchange:
     extra = b""
     target: Target | None = None
     principal: Principal | None = None
+    callers: object = None
     modern = True  # HTTP/1.1: knows chunks
     close = False
     complete = False

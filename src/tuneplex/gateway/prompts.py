@@ -32,7 +32,7 @@ _TEXTS = {
 _SEVERAL = {Route.COMPLETIONS: "prompt", Route.EMBEDDINGS: "input"}  # where a list is a list of prompts
 _TEMPLATED = frozenset({Route.CHAT, Route.RESPONSES})
 # The fields of a message, and of its parts, that hold text which the model reads.
-_INNER = ("content", "text", "output", "arguments", "tool_calls", "function", "name")
+_INNER = ("content", "text", "output", "arguments", "tool_calls", "function", "name", "reasoning", "reasoning_content")
 _READ = frozenset({"content", "text"})  # of them, those that every template reads
 # Of a text in JSON, what can stand for itself: other bytes, two escapes that are one character, other escapes.
 _UNITS = re.compile(rb"(?:[^\\]++|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u(?![dD][89abAB])....|\\[^u])*+", re.DOTALL)

@@ -210,11 +210,19 @@ class Relay:
         Args:
             body: Of the engine's reply.
         """
+        return OPTIONS.encode() in body and self._ask_without_options(proven=True)
+
+    def _ask_without_options(self, *, proven: bool) -> bool:
+        """Send the request again without what we have added, if that can be what the engine did not take.
+
+        Args:
+            proven: It was; should the engine answer now, it will not be asked with options any more.
+        """
         fields, self._fields = self._fields, None
-        if fields is None or OPTIONS.encode() not in body or self.over:
+        if fields is None or self.over:
             return False
         self._hides_usage = False
-        self._asked_again = True
+        self._asked_again = proven
         self._answer = None
         self.chunks = self._seen = 0
         self._since_s = time.monotonic()
@@ -256,8 +264,15 @@ class Relay:
         raise AssertionError(f"{len(data)} bytes before the head, {done=}")
 
     def reply_failed(self, fault: UpstreamFault) -> None:
-        """There is not even a head."""
-        self.broken(fault)
+        """There is not even a head. Some servers break off at a field that they do not know, instead of saying so.
+
+        Others break off because they end just now. So only the second time proves something.
+        """
+        telling = self.upstream.telling
+        if not isinstance(fault, Unreachable) and self._ask_without_options(proven=telling.broke_off):
+            telling.broke_off = True
+        else:
+            self.broken(fault)
 
     # --- what the answers find
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -139,17 +139,25 @@ class Store:
             _change(connection)
             connection.execute(insert(tables.tenants), row(tenant))
 
-    def change_tenant(self, tenant: Tenant) -> None:
-        """Replace all but the name of a tenant.
+    def change_tenant(self, name: str, change: Callable[[Tenant], Tenant]) -> Tenant:
+        """Replace all but the name of a tenant; the tenant as it is now.
+
+        Args:
+            name: Which.
+            change: Makes the new tenant of the one that is there. Nobody else changes that meanwhile, so nothing that
+                another fleet has just changed is taken back.
 
         Raises:
             StoreMissing: There is none of this name.
         """
         with self._database.writing() as connection:
             _change(connection)
-            of_name = tables.tenants.c.name == tenant.name
-            if connection.execute(update(tables.tenants).where(of_name).values(row(tenant))).rowcount == 0:
-                raise _no_tenant(tenant.name)
+            found = next((one for one in read_tenants(connection) if one.name == name), None)
+            if found is None:
+                raise _no_tenant(name)
+            tenant = change(found)
+            connection.execute(update(tables.tenants).where(tables.tenants.c.name == name).values(row(tenant)))
+            return tenant
 
     def remove_tenant(self, name: str, now: float | None = None) -> None:
         """Remove a tenant, and with it its keys, none of which opens anything any more.
@@ -205,18 +213,22 @@ class Store:
                 _end(connection, *ends)
             connection.execute(insert(tables.keys), row(key))
 
-    def change_key(self, key: Key) -> None:
-        """Replace the label of a key, what it may call, and its limits; the rest stays as it is.
+    def change_key(self, key_id: str, change: Callable[[Key], Key]) -> Key:
+        """Replace the label of a key, what it may call, and its limits; the rest stays. The key as it is now.
+
+        Args:
+            key_id: Which.
+            change: Makes the new key of the one that is there; see `change_tenant`.
 
         Raises:
             StoreMissing: There is none with this id.
         """
-        values = {name: value for name, value in row(key).items() if name in _CHANGEABLE}
         with self._database.writing() as connection:
             _change(connection)
-            of_id = tables.keys.c.id == key.id
-            if connection.execute(update(tables.keys).where(of_id).values(values)).rowcount == 0:
-                raise _no_key(key.id)
+            found = _key(connection, key_id)
+            values = {name: value for name, value in row(change(found)).items() if name in _CHANGEABLE}
+            connection.execute(update(tables.keys).where(tables.keys.c.id == key_id).values(values))
+            return msgspec.structs.replace(found, **values)
 
     def revoke_key(self, key_id: str, now: int) -> Key:
         """Revoke a key; one that is revoked already stays as it is.

@@ -9,6 +9,7 @@ import re
 import sqlite3
 import subprocess
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,6 +95,26 @@ def test_tenant_limits_its_keys_and_keys_limit_themselves(running: CommandLine) 
     assert running.run("keys", "list", "--tenant", "acme").stdout.count("disabled") == 2
     assert running.run("tenants", "enable", "acme").returncode == 0
     assert asked(running, "sql", narrow) == 0
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_secret_that_cannot_be_written_opens_nothing(running: CommandLine, form: list[str]) -> None:
+    """Where the disk is full or nobody reads any more, the key that nobody has seen is revoked again."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    before = listed(running).keys()
+    with Path("/dev/full").open("wb") as full, os.fdopen(writer, "wb") as broken:
+        for stdout, why in ((full, "No space left on device"), (broken, "Broken pipe")):
+            done = running.run("keys", "create", "--tenant", "default", *form, stdout=stdout)
+            assert done.returncode == 1
+            assert f"cannot be written to standard output ({why}), so it is revoked again" in done.stderr
+            assert "Exception" not in done.stderr
+            assert "tpx-" not in done.stderr
+    assert listed(running).keys() == before
+    old = key_id(made(running, "--tenant", "default"))
+    with Path("/dev/full").open("wb") as full:
+        done = running.run("keys", "rotate", old, "--grace", "1h", *form, stdout=full)
+    assert (done.returncode, f"{old} ends as if it had been replaced" in done.stderr) == (1, True)
 
 
 def test_rotated_key_goes_on_for_its_grace(running: CommandLine) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 
 from tests.support.desk import Desk
 from tests.support.records import MemoryRecords
 from tuneplex.control.leasing import Leasing
 from tuneplex.feed import Subscriber
 from tuneplex.identity import Limits
+from tuneplex.policy import Lessor
 from tuneplex.types import FleetView, GatewayReport, Leases, Used
 
 TENANT = "tenant default"
@@ -114,10 +118,32 @@ async def test_each_gateway_is_told_its_share(memory: MemoryRecords, tmp_path: P
             assert sum(one.share.requests_per_minute or 0 for one in pair) <= 11
 
 
+async def test_control_goes_on_while_shares_are_decided(
+    memory: MemoryRecords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With very many subjects that takes its time: reports are heard meanwhile, and count for the next decision."""
+    begun, go_on = threading.Event(), threading.Event()
+    decide = Lessor.decide
+
+    def slow(*arguments: Any) -> Leases | None:  # noqa: ANN401 - whatever the real one takes
+        begun.set()
+        assert go_on.wait(20), "the loop stands still"
+        return decide(*arguments)
+
+    async with control(memory, tmp_path) as desk, Gateway(0, tmp_path / "feed").running() as gateway:
+        await limit(desk, requests_per_minute=11)
+        monkeypatch.setattr(Lessor, "decide", slow)
+        await desk.until(begun.is_set)
+        gateway.use(5)
+        await desk.until(lambda: desk.leasing.uses()[0].tokens == 5)
+        go_on.set()
+        await desk.until(lambda: gateway.share.requests_per_minute == 11)
+
+
 async def test_a_gateway_knows_its_shares_before_the_fleet(memory: MemoryRecords, tmp_path: Path) -> None:
     """A gateway that serves knows what of today was used before, also by fleets of an earlier start."""
     memory.keep_days("fleet", {(TENANT, int(time.time() // DAY_S), "1-0-5"): 90})
-    memory.change_tenant(replace(memory.tenants()[0], limits=Limits(tokens_per_day=100)))
+    memory.change_tenant("default", lambda tenant: replace(tenant, limits=Limits(tokens_per_day=100)))
     async with control(memory, tmp_path) as desk:
         async with Gateway(0, tmp_path / "feed").running() as gateway:
             await desk.until(lambda: any(isinstance(value, FleetView) for value in gateway.heard))

@@ -45,13 +45,14 @@ def test_tenants(store: Records) -> None:
     assert store.generation() > before
     with pytest.raises(StoreConflict):
         store.add_tenant(acme)
-    store.change_tenant(msgspec.structs.replace(acme, disabled=True))
+    changed = store.change_tenant("acme", lambda tenant: msgspec.structs.replace(tenant, disabled=True))
+    assert changed == msgspec.structs.replace(acme, disabled=True)
     assert store.tenants()[0] == msgspec.structs.replace(acme, disabled=True)
     store.remove_tenant("acme")
     with pytest.raises(StoreMissing):
         store.remove_tenant("acme")
     with pytest.raises(StoreMissing):
-        store.change_tenant(acme)
+        store.change_tenant("acme", lambda tenant: tenant)
     with pytest.raises(StoreConflict):
         store.remove_tenant(DEFAULT_TENANT)
 
@@ -113,11 +114,11 @@ def test_changes_of_keys_and_the_tokens_of_a_day(store: Records) -> None:
     store.add_key(key("k1", DEFAULT_TENANT))
     changed = msgspec.structs.replace(key("k1", DEFAULT_TENANT), label="new", limits=Limits(concurrent=2))
     before = store.generation()
-    store.change_key(msgspec.structs.replace(changed, expires=5, created=9))
+    assert store.change_key("k1", lambda _key: msgspec.structs.replace(changed, expires=5, created=9)) == changed
     assert store.key("k1") == changed
     assert store.generation() > before
     with pytest.raises(StoreMissing):
-        store.change_key(key("k9"))
+        store.change_key("k9", lambda key: key)
     before = store.generation()
     for tokens in (5, 4):
         store.keep_days("shop", {("tenant acme", 7, "a"): tokens, ("tenant acme", 8, "a"): 1})

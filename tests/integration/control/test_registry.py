@@ -15,7 +15,7 @@ import httpx2
 import msgspec
 import pytest
 
-from tests.support.desk import Desk
+from tests.support.desk import HASTY, Desk
 from tests.support.records import MemoryRecords
 from tuneplex.control.snapshot import read_snapshot, write_snapshot
 from tuneplex.identity import Access, Tenant
@@ -69,6 +69,18 @@ async def test_expired_keys_are_taken_back(desk: Desk, memory: MemoryRecords) ->
     await desk.until(lambda: desk.ids == {KEY.id})
     memory.down = True
     await desk.until(lambda: desk.ids == set())
+
+
+async def test_expired_keys_are_known_for_a_while(memory: MemoryRecords, tmp_path: Path) -> None:
+    """Gateways go on knowing a key that has expired, so that they can say so, and in the end they forget it."""
+    now = int(time.time())
+    for name, expires in (("recent", now - 3600), ("soon", now - 7198), ("old", now - 9000)):
+        memory.add_key(msgspec.structs.replace(KEY, id=name, sha256=name, expires=expires))
+    desk = Desk(memory, tmp_path, patience=msgspec.structs.replace(HASTY, expired_s=7200.0))
+    async with desk.running():
+        assert desk.ids == {"recent", "soon"}
+        memory.down = True
+        await desk.until(lambda: desk.ids == {"recent"})
 
 
 async def test_the_snapshot_is_what_was_published(desk: Desk) -> None:

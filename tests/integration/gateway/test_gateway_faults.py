@@ -53,9 +53,19 @@ async def test_a_response_that_breaks_ends_with_a_typed_error_event(front: Front
     assert events[-1]["error"]["message"] == events[-1]["message"]
 
 
-async def test_the_engines_own_error_event_is_the_last_one(front: Front, engine: FakeEngine) -> None:
-    """VLLM sends an error and then `[DONE]`; the client gets the error in OpenAI's shape and no `[DONE]`."""
-    engine.script(Script(error_after_chunks=2))
+@pytest.mark.parametrize(
+    "script",
+    [
+        Script(error_after_chunks=2),
+        Script(error_after_chunks=2, join=9),
+        Script(error_after_chunks=2, crlf=True),
+        Script(error_after_chunks=2, crlf=True, join=9),
+    ],
+    ids=scripted,
+)
+async def test_the_engines_own_error_event_is_the_last_one(front: Front, engine: FakeEngine, script: Script) -> None:
+    """VLLM sends an error and then `[DONE]`; the client gets what came before, the error in OpenAI's shape, no more."""
+    engine.script(script)
     reply = await front.chat(stream=True, max_tokens=20)
     assert json.loads(reply.events[-1])["error"]["code"] == "engine_error"
     assert len(reply.events) == 3

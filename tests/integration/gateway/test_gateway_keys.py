@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncIterator
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.support.front import VERSIONS, Front, Response, chat, open_front, view_of
 from tests.support.identities import access_of, bearer, key_of
-from tuneplex.identity import Scope, Tenant
+from tuneplex.identity import Access, Limits, Scope, Tenant
 from tuneplex.testing import FakeEngine, Script
 from tuneplex.types import FleetView
 
@@ -165,6 +166,54 @@ async def test_a_key_that_ends_opens_nothing_more(keyed: Front, engine: FakeEngi
     record.release(100)
     reply = await http.response()
     assert reply.events[-1] == "[DONE]"
+
+
+@pytest.mark.parametrize(
+    "change, code",
+    [
+        (access_of(OTHER), "invalid_api_key"),
+        (access_of(ALL, Tenant("acme", disabled=True)), "invalid_api_key"),
+        (access_of(msgspec.structs.replace(ALL, scopes=(Scope.USAGE,))), "scope_missing"),
+    ],
+    ids=["revoked", "tenant disabled", "scope"],
+)
+@pytest.mark.parametrize("how", ["slow body", "pipelined"])
+async def test_what_was_not_let_in_before_a_key_ended_is_refused(
+    keyed: Front, engine: FakeEngine, change: Access, code: str, how: str
+) -> None:
+    """A request is judged by the keys of the moment in which it is answered, however long its head has been there."""
+    engine.script(Script(lockstep=True))
+    http = await keyed.connect()
+    body = json.dumps(chat(stream=True, max_tokens=8, ignore_eos=True)).encode()
+    whole = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nauthorization: Bearer all\r\ncontent-length: {len(body)}\r\n\r\n"
+    if how == "pipelined":
+        http.send(2 * (whole.encode() + body))
+        record = await engine.arrived()
+        keyed.gateway.update_access(change)
+        record.release(100)
+        assert (await http.response()).events[-1] == "[DONE]"
+    else:
+        http.send(whole.encode() + body[:-1])
+        await asyncio.sleep(0.05)
+        keyed.gateway.update_access(change)
+        http.send(body[-1:])
+    reply = await http.response()
+    assert (reply.status, reply.error["code"]) == (403 if code == "scope_missing" else 401, code)
+    assert len(engine.requests) == (how == "pipelined")
+
+
+async def test_a_request_that_was_long_on_its_way_goes_by_the_limits_of_now(keyed: Front) -> None:
+    """Not by those that its key had when its head came."""
+    body = json.dumps(chat()).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nauthorization: Bearer all\r\ncontent-length: {len(body)}\r\n\r\n"
+    http = await keyed.connect()
+    http.send(head.encode() + body[:-1])
+    await asyncio.sleep(0.05)
+    limited = msgspec.structs.replace(ALL, limits=Limits(requests_per_minute=1))
+    keyed.gateway.update_access(access_of(limited))
+    assert (await keyed.post(CHAT, chat(), **bearer("all"))).status == 200
+    http.send(body[-1:])
+    assert (await http.response()).status == 429
 
 
 async def test_a_key_expires_without_any_news(front: Front) -> None:

@@ -269,6 +269,27 @@ async def test_an_engine_that_refuses_the_options_is_asked_without(other: Front,
     assert other.outcomes() == {"complete": 2}
 
 
+async def test_an_engine_that_breaks_off_at_the_options_is_asked_without(other: Front, engine: FakeEngine) -> None:
+    """The client does not notice, and the second time the gateway has learned it."""
+    breaks = Script(reset_before_headers=True)
+    engine.script(breaks, Script(), breaks, breaks, Script())  # a kept connection that breaks is tried once more
+    for _ in range(3):
+        assert (await other.chat(stream=True, max_tokens=5)).status == 200
+    asked = [("stream_options" in record.json) for record in engine.requests]
+    assert asked == [True, False, True, True, False, False]
+    assert other.outcomes() == {"complete": 3}
+
+
+async def test_one_connection_that_breaks_proves_nothing(other: Front, engine: FakeEngine) -> None:
+    """An engine that has only ended once is asked again, and once it has answered it is known to take the options."""
+    breaks = Script(reset_before_headers=True)
+    engine.script(breaks, breaks, Script(), breaks, breaks)
+    assert (await other.chat(stream=True, max_tokens=5)).status == 502
+    assert (await other.chat(stream=True, max_tokens=5)).status == 200
+    assert (await other.chat(stream=True, max_tokens=5)).status == 502
+    assert [("stream_options" in record.json) for record in engine.requests] == [True, False, True, True, True]
+
+
 async def test_an_error_that_only_looks_like_a_refusal_is_passed_on(other: Front, engine: FakeEngine) -> None:
     """Nobody can make the gateway believe that an engine does not know the options."""
     engine.script(Script(status=400, body=REFUSAL), Script(status=400, body=REFUSAL))

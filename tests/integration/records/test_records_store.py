@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
 import msgspec
 import pytest
 
@@ -93,8 +97,48 @@ def test_changed_tenant(store: Store) -> None:
     """A change replaces all but the name, and touches nobody else."""
     store.add_tenant(ACME)
     changed = Tenant("acme", disabled=True)
-    store.change_tenant(changed)
+    assert store.change_tenant("acme", lambda _acme: changed) == changed
     assert store.tenants() == (changed, Tenant("default"))
+
+
+def test_changes_of_two_fleets_at_a_time(store: Store, url: str, open_store: MakeStore) -> None:
+    """Who changes a tenant or a key sees what another fleet has just changed of it, and takes none of that back."""
+    store.add_tenant(ACME)
+    key, other = with_key(store), open_store(url)
+    begun = threading.Event()
+
+    def limited(tenant: Tenant) -> Tenant:
+        begun.set()
+        time.sleep(0.05)  # so that the other one comes in between, if it can
+        return replace(tenant, limits=Limits(concurrent=1))
+
+    def labelled(key: Key) -> Key:
+        begun.set()
+        time.sleep(0.05)
+        return replace(key, label="new")
+
+    with ThreadPoolExecutor() as pool:
+        for slow, quick in (
+            (lambda: store.change_tenant("acme", limited), lambda: other.change_tenant("acme", disabled)),
+            (lambda: store.change_key(key.id, labelled), lambda: other.change_key(key.id, baseless)),
+        ):
+            begun.clear()
+            first: Future[object] = pool.submit(slow)
+            begun.wait()
+            quick()
+            first.result()
+    assert store.tenants()[0] == replace(ACME, disabled=True, limits=Limits(concurrent=1))
+    assert store.key(key.id) == replace(key, label="new", base=False)
+
+
+def disabled(tenant: Tenant) -> Tenant:
+    """The tenant, disabled."""
+    return replace(tenant, disabled=True)
+
+
+def baseless(key: Key) -> Key:
+    """The key, without the base."""
+    return replace(key, base=False)
 
 
 def test_each_change_raises_the_generation(store: Store) -> None:
@@ -109,7 +153,7 @@ def test_each_change_raises_the_generation(store: Store) -> None:
     assert changed()
     key = with_key(store)
     assert changed()
-    store.change_tenant(replace(ACME, disabled=True))
+    store.change_tenant("acme", disabled)
     assert changed()
     store.revoke_key(key.id, 11)
     assert changed()
@@ -127,7 +171,7 @@ def test_failed_change_leaves_everything(store: Store) -> None:
         lambda: store.add_key(key),
         lambda: store.add_key(mint("nobody", 1)[0]),
         lambda: store.add_key(mint("acme", 1)[0], ends=("nothing", 5)),
-        lambda: store.change_tenant(Tenant("nobody")),
+        lambda: store.change_tenant("nobody", disabled),
         lambda: store.remove_tenant("acme"),
         lambda: store.remove_tenant("default"),
         lambda: store.revoke_key("nothing", 5),
@@ -255,11 +299,12 @@ def test_changed_key(store: Store) -> None:
     before = store.generation()
     limits = Limits(tokens_per_minute=7, concurrent=2)
     changed = replace(key, label="new", adapters=("a",), base=False, limits=limits)
-    store.change_key(replace(changed, tenant="default", sha256="0", created=1, expires=None, revoked=5))
+    wrong = replace(changed, tenant="default", sha256="0", created=1, expires=None, revoked=5)
+    assert store.change_key(key.id, lambda _key: wrong) == changed
     assert store.key(key.id) == changed
     assert store.generation() > before
     with pytest.raises(StoreMissing):
-        store.change_key(replace(key, id="nobody"))
+        store.change_key("nobody", baseless)
 
 
 def test_tokens_of_a_day(store: Store) -> None:

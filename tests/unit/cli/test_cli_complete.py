@@ -12,7 +12,7 @@ from tuneplex.identity import Access, Key, Tenant
 
 ACCESS = Access(
     tenants=(Tenant("acme"), Tenant("default")),
-    keys=(Key("k1", "acme", "00"), Key("k2", "default", "01")),
+    keys=(Key("k1", "acme", "00"), Key("k2", "default", "01"), Key("k3", "default", "02", expires=1)),
 )
 
 

@@ -165,6 +165,17 @@ def test_a_wall_clock_that_jumps_gives_no_day_away_twice_and_locks_nobody_out() 
     assert "requests per minute" in desk.refused(0).message
 
 
+def test_a_clock_that_is_set_far_back() -> None:
+    """The day that it is then has its limit, too, however many later ones there were."""
+    desk = Desk(subject(tokens_per_day=10))
+    for _ in range(5):
+        desk.ask(10)
+        desk.wait(86400)
+    desk.wall -= 30 * 86400
+    desk.ask(10)
+    assert "tokens per day" in desk.refused(1).message
+
+
 def test_headers_tell_of_who_has_the_least_left() -> None:
     """Requests and tokens each for themselves, as OpenAI writes it; nothing of what is not limited."""
     desk = Desk(subject(requests_per_minute=10), subject("key k", requests_per_minute=2, tokens_per_day=500))

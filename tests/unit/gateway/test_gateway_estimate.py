@@ -37,6 +37,8 @@ def message(content: object) -> dict[str, object]:
         (Route.RESPONSES, {"input": [message([{"type": "input_text", "text": "1234"}])]}, 5),
         (Route.EMBEDDINGS, {"input": ["1234", "1234"]}, 2),
         (Route.CHAT, {}, 0),
+        (Route.CHAT, {"tools": ["12345678"], "documents": [{}]}, 4),
+        (Route.CHAT, {"messages": [message("1234") | {"reasoning": "1234"}]}, 2 + 4),
     ],
 )
 def test_prompts_are_estimated_by_their_text(route: Route, fields: dict[str, Any], prompt: int) -> None:
@@ -56,6 +58,13 @@ def test_prompts_are_estimated_by_their_text(route: Route, fields: dict[str, Any
         (Route.CHAT, {"max_tokens": None}, UNSAID_COMPLETION),
         (Route.CHAT, {"max_tokens": "many", "n": -3}, UNSAID_COMPLETION),
         (Route.CHAT, {"max_tokens": -5}, 0),
+        (Route.CHAT, {"max_tokens": "4096", "n": "3"}, 12288),
+        (Route.CHAT, {"max_tokens": 4096.0, "n": 2.0}, 8192),
+        (Route.CHAT, {"max_tokens": "5.0", "n": True}, 5),
+        (Route.CHAT, {"max_tokens": "-inf"}, UNSAID_COMPLETION),
+        (Route.CHAT, {"max_output_tokens": 1, "max_tokens": 7}, 7),
+        (Route.COMPLETIONS, {"max_completion_tokens": 1, "max_tokens": 5000}, 5000),
+        (Route.RESPONSES, {"max_completion_tokens": 1, "max_tokens": 1, "max_output_tokens": 5000}, 5000),
         (Route.EMBEDDINGS, {"max_tokens": 5}, 0),
     ],
 )

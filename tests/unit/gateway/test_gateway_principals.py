@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from hashlib import sha256
 
 import pytest
@@ -134,3 +135,10 @@ def test_those_with_limits_are_subjects() -> None:
     anybody = principals(NO_FILE_KEY, Access(tenants=(Tenant("default", limits=acme.limits),))).anybody
     assert anybody is not None
     assert anybody.subjects == (Subject("tenant default", acme.limits),)
+
+
+def test_the_garbage_collector_does_not_look_at_keys() -> None:
+    """It would stop all streams for as long as it looks at a hundred thousand of them."""
+    made = key("k1", "acme", limits=Limits(concurrent=1))
+    found = principals(GatewaySettings(), Access(keys=(made,), tenants=(Tenant("acme"),))).keyed[made.sha256]
+    assert not any(map(gc.is_tracked, (made, made.limits, found, found.grant, *found.subjects)))

@@ -249,11 +249,11 @@ def test_counting_stops_when_it_is_enough() -> None:
 def test_a_small_body_needs_no_counting() -> None:
     """A token stands for at least one byte, so a body that is smaller than the context fits, with its answer."""
     fields = fields_of(prompt="x", max_tokens=10)
-    assert fits_by_size(90, fields, 100)
-    assert not fits_by_size(91, fields, 100)
-    assert fits_by_size(100_000, fields, None)
-    assert fits_by_size(99, fields_of(prompt="x"), 100)
-    assert not fits_by_size(100, fields_of(prompt="x"), 100)
+    assert fits_by_size(90, Route.COMPLETIONS, fields, 100)
+    assert not fits_by_size(91, Route.COMPLETIONS, fields, 100)
+    assert fits_by_size(100_000, Route.COMPLETIONS, fields, None)
+    assert fits_by_size(99, Route.COMPLETIONS, fields_of(prompt="x"), 100)
+    assert not fits_by_size(100, Route.COMPLETIONS, fields_of(prompt="x"), 100)
 
 
 @given(st.text(max_size=300), st.integers(0, 300))
@@ -262,7 +262,7 @@ def test_what_fits_by_size_fits(text: str, asked: int) -> None:
     body = json.dumps({"prompt": text, "max_tokens": asked}).encode()
     fields = read_body(body).fields
     context = len(body) + max(1, asked)
-    assert fits_by_size(len(body), fields, context)
+    assert fits_by_size(len(body), Route.COMPLETIONS, fields, context)
     assert counted(make("byte level"), Route.COMPLETIONS, prompt=text, max_tokens=asked).whole <= context
 
 
