@@ -15,10 +15,11 @@ from tuneplex.types import Route
 
 __all__ = ["Part", "parts", "size_of"]
 
+_BYTES_PER_TOKEN = 4
 _PIECE = 8 * 1024  # bytes of JSON
 _SLICE = 1024 * 1024
 _DEEPEST = 10  # levels of a large value that are looked into
-_MOST_VALUES = 200_000  # of them in a large value
+_MOST_VALUES = 100_000  # of them in a large value
 _CUT = 16  # tokens that a cut may add at most: a special token, written out in a text, falls to pieces
 _JOINED = 8  # tokens that a chat's template may save where it joins texts
 _EDGES = 4  # characters of white space at a text's ends; templates strip them
@@ -97,6 +98,12 @@ class _Tokens(msgspec.Struct):
     size: int
 
 
+class _Unread(msgspec.Struct):
+    """A value that is too large, or too deep, to be looked into."""
+
+    size: int
+
+
 class _Walk:
     """Goes through one prompt."""
 
@@ -115,6 +122,8 @@ class _Walk:
             yield Part(self._sequence, tokens=1, certain=certain)
         elif isinstance(value, _Tokens):
             yield Part(self._sequence, tokens=value.count, certain=certain, size=value.size)
+        elif isinstance(value, _Unread):
+            yield Part(self._sequence, tokens=value.size // _BYTES_PER_TOKEN, certain=False, size=value.size)
         elif isinstance(value, list) and all(isinstance(one, int) for one in value):
             yield Part(self._sequence, tokens=len(value), certain=certain)
         elif isinstance(value, list):
@@ -154,7 +163,7 @@ class _Walk:
 
 
 def _open(value: object, depth: int) -> object:
-    """One level of a value that is still JSON; None if it is too large to be looked into, or makes no sense."""
+    """One level of a value that is still JSON; None if it makes no sense."""
     if not isinstance(value, msgspec.Raw):
         return value
     raw = memoryview(value)
@@ -171,7 +180,7 @@ def _opened(value: msgspec.Raw, raw: memoryview, depth: int) -> object:
     if raw[0] == _BRACKET and whole.find(b"[", 1) < 0 and b'"' not in whole and b"{" not in whole:
         return _Tokens(_commas(whole) + 1, len(whole))
     if depth > _DEEPEST or (depth <= 1 and _commas(whole) > _MOST_VALUES):
-        return None
+        return _Unread(len(whole))
     return _list.decode(value) if raw[0] == _BRACKET else _object.decode(value)
 
 

@@ -164,7 +164,7 @@ class Relay:
         self._ledger = ledger
         self._timeouts = timeouts
         self._name = upstream.replica.serves[order.model.version]
-        self._since_s = exchange.started_s
+        self._since_s = time.monotonic()
 
     def start(self, fields: dict[str, msgspec.Raw]) -> None:
         """Send the request with these fields in its body; everything else happens by callbacks.

@@ -27,11 +27,13 @@ __all__ = ["Desk", "Room"]
 
 _DISPATCHED_AT_ONCE = 16  # and no more, so that streams go on in between
 _REVIEWED_AT_ONCE = 200
+_COMMENTS_AT_ONCE = 50
+_EXPIRED_AT_ONCE = 100
 _BYTES_PER_TOKEN = 4
 _RETRY_S = 5  # where nobody knows how long it takes
 _STATUS_LEFT = 499
 _EXACT_S = 10
-_SLACK_S = 0.5  # comments that are due within it go out together
+_SLACK = 0.1  # of the time between comments: what is due within it goes out together
 
 
 class Desk(Protocol):
@@ -219,11 +221,13 @@ class Room:
         retry_s = max(1, math.ceil(wait_s - left_s))
         words = f"Its turn would come in about {_seconds(wait_s)}, and it may wait {_seconds(left_s)}."
         if asked.until == asked.deadline:
-            error: ApiError = DeadlineExceeded(
-                f"The request cannot meet its deadline. {words}", code=PASSED, retry_after_s=retry_s
-            )
-        else:
+            met = f"The request cannot meet its deadline. {words}"
+            error: ApiError = DeadlineExceeded(met, code=PASSED, retry_after_s=retry_s)
+        elif asked.group.replicas:
             error = Unavailable(f"Too many requests wait already. {words}", code="overloaded", retry_after_s=retry_s)
+        else:
+            ready = f"No engine is ready for the model `{asked.shown}`. {words}"
+            error = Unavailable(ready, code="no_ready_engine", retry_after_s=retry_s)
         self._refuse(asked, error)
 
     # --- out
@@ -397,7 +401,7 @@ class Room:
             return
         if self._ledger.relays:
             self._speed.passed(now)
-        for asked in [asked for asked in self._waiters if asked.until <= now]:
+        for asked in [asked for asked in self._waiters if asked.until <= now][:_EXPIRED_AT_ONCE]:
             if asked.place.waits:
                 self._expire(asked)
         if any(asked.comment_at <= now for asked in self._waiters):
@@ -419,10 +423,11 @@ class Room:
     def _comment(self, now: float) -> None:
         """Tell streams how they stand. One look at the queue is for all, so whose turn is near is told, too."""
         ahead, every_s = 0.0, self._limits.comment_s
+        soon = now + _SLACK * every_s
         # To its end before anything else: what is written may end other requests.
         told: list[tuple[int, float, Asked]] = []
         for position, place in enumerate(self._queue.order(), 1):
-            if place.item.comment_at <= now + _SLACK_S:
+            if place.item.comment_at <= soon and len(told) < _COMMENTS_AT_ONCE:
                 told.append((position, ahead, place.item))
             ahead += place.work
         for position, before, asked in told:

@@ -370,6 +370,16 @@ async def test_a_silent_engine_after_comments(engine: FakeEngine) -> None:
         assert nothing_left(front)
 
 
+async def test_the_time_for_an_engine_begins_when_it_gets_the_request(engine: FakeEngine) -> None:
+    """Who has waited longer than an engine may be silent is not given up at once."""
+    settings = GatewaySettings(timeouts=Timeouts(first_byte_s=0.6))
+    async with open_front(view_of([engine], settings)) as front:
+        change(front, concurrent=1)
+        engine.script(*(Script(before_headers_s=0.35) for _ in range(4)))
+        replies = await asyncio.gather(*(front.chat() for _ in range(4)))
+        assert [reply.status for reply in replies] == [200] * 4
+
+
 async def test_a_gateway_that_stops_refuses_what_waits(narrow: Front, engine: FakeEngine) -> None:
     """503 with `retry-after` at once; what is under way has its time."""
     first, record = await occupied(narrow, engine)

@@ -219,6 +219,16 @@ def test_whatever_is_sent_has_an_estimate(fields: dict[str, Any]) -> None:
     assert found.counted
 
 
+@pytest.mark.parametrize(
+    "messages", [[message("a, " * 150_000)], [[[[[[[[[[[[["x" * 9_000]]]]]]]]]]]]], [{}] * 250_000]
+)
+def test_what_is_too_large_to_be_looked_into_is_not_free(messages: list[object]) -> None:
+    """A prompt of very many values, or very deep, has the tokens that its bytes stand for; none is certain."""
+    found = counted(make("byte level"), Route.CHAT, messages=messages)
+    assert found.prompt == pytest.approx(len(json.dumps(messages)) / 4, rel=0.2)
+    assert found.at_least == 1
+
+
 def test_what_is_no_utf_8_is_no_trouble() -> None:
     """A text with wrong bytes cannot be decoded; it is counted somehow, and from there on nothing of it is certain."""
     body = b'{"prompt": "%b \xff %b"}' % (b"a" * 20_000, b"b" * 20_000)

@@ -410,8 +410,8 @@ def test_a_start_that_takes_too_long_is_told_at_once() -> None:
     stage = Stage(replica(state=ReplicaState.STARTING, awaited=frozenset({"base"}), ready_at=1300.0))
     asked = stage.ask()
     error = stage.errors[asked]
-    assert error.status == 503
-    assert error.retry_after_s == 180
+    assert (error.status, error.code, error.retry_after_s) == (503, "no_ready_engine", 180)
+    assert "about 300 s, and it may wait 120 s" in error.message
     stage.show(replica(state=ReplicaState.STARTING, awaited=frozenset({"base"}), ready_at=1060.0))
     assert stage.ask() not in stage.errors
 
@@ -548,3 +548,14 @@ def test_demand_is_what_is_under_way_and_what_waits() -> None:
         stage.ask(tenant=tenant)
     stage.ask("legal", tenant="c")
     assert stage.room.demand() == {"r0": {"a": 1, "b": 1, "c": 1}, "r1": {"a": 1, "b": 1}}
+
+
+def test_many_are_told_in_small_lots() -> None:
+    """Streams that came at the same moment are not all told at the same one, and all are told."""
+    stage = Stage(replica(), comment_s=5)
+    asked = [stage.ask(stream=True) for _ in range(301)][1:]
+    stage.wait(5.05)
+    told = sum(one.exchange.commented for one in asked)
+    assert 0 < told <= 100
+    stage.wait(1)
+    assert all(one.exchange.commented for one in asked)
