@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from tuneplex.control.adapters import Use, in_use, uses
 from tuneplex.control.seen import Limits, Seen
 from tuneplex.identity import Limits as Allowance
@@ -20,12 +22,8 @@ def fleet_view(
 ) -> FleetView:
     """The fleet as gateways should see it: every model of the fleet, and what each replica can really answer now."""
     used = in_use(spec, seen)
-    allowed = spec.limits
-    base = Model(spec.base.name, spec.base.name, created=created, limits=allowed.get(spec.base.name, _NO_LIMITS))
-    adapters = (
-        Model(name, use.version, parent=base.name, created=created, limits=allowed.get(name, _NO_LIMITS))
-        for name, use in used.items()
-    )
+    base = _model(spec, Model(spec.base.name, spec.base.name, created=created))
+    adapters = (_model(spec, Model(name, use.version, parent=base.name, created=created)) for name, use in used.items())
     return FleetView(
         generation=generation,
         models={model.name: model for model in (base, *adapters)},
@@ -34,6 +32,12 @@ def fleet_view(
         settings=spec.gateway,
         gateways=spec.listen.gateways,
     )
+
+
+def _model(spec: FleetSpec, model: Model) -> Model:
+    """With its limits and its price."""
+    limits = spec.limits.get(model.name, _NO_LIMITS)
+    return msgspec.structs.replace(model, limits=limits, price=spec.prices.get(model.name))
 
 
 def unmentioned(view: FleetView, replica: Seen) -> frozenset[str]:

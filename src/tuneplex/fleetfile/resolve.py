@@ -13,9 +13,9 @@ from pydantic import SecretStr
 from tuneplex.fleetfile.checks import STORE_HINT, is_loopback, is_token, store_problem
 from tuneplex.fleetfile.places import KeyPath
 from tuneplex.fleetfile.ranks import MAX_LORA_RANKS, smallest_max_rank
-from tuneplex.fleetfile.schema import FleetFile, PoolSection
+from tuneplex.fleetfile.schema import FleetFile, PoolSection, PriceSection, PricesSection
 from tuneplex.identity import Limits
-from tuneplex.types import AdapterVersion, Base, FleetSpec, GatewaySettings, Listen, PoolSpec, Timeouts
+from tuneplex.types import AdapterVersion, Base, FleetSpec, GatewaySettings, Listen, PoolSpec, Price, Timeouts
 
 __all__ = ["API_KEY_VARIABLE", "DEFAULT_POOL", "resolve"]
 
@@ -24,6 +24,7 @@ _TENANTS_KEY = re.compile(r"tpx-[a-z0-9]{12}-[A-Za-z0-9]{43}")
 DEFAULT_POOL = "default"
 _MAX_LORAS = 4
 _LEAST_CPU_LORAS = 8
+_TOKENS_OF_A_PRICE = 1_000_000
 
 
 def resolve(
@@ -65,6 +66,7 @@ def resolve(
         gateway=_gateway(file, env),
         store=_store(file, env),
         limits=_limits(file, base),
+        prices=_prices(file, base),
     )
 
 
@@ -73,6 +75,21 @@ def _limits(file: FleetFile, base: Base) -> dict[str, Limits]:
     sections = {base.name: file.base.limits, **{name: adapter.limits for name, adapter in file.adapters.items()}}
     found = {name: Limits(**section.model_dump()) for name, section in sections.items() if section is not None}
     return {name: limits for name, limits in found.items() if limits != Limits()}
+
+
+def _prices(file: FleetFile, base: Base) -> dict[str, Price]:
+    """Of the models that have any, by name: their own, or that of all."""
+    own = {base.name: file.base.price, **{name: adapter.price for name, adapter in file.adapters.items()}}
+    found = {name: _price(section or file.prices) for name, section in own.items()}
+    return {name: price for name, price in found.items() if price is not None}
+
+
+def _price(section: PriceSection | PricesSection | None) -> Price | None:
+    """The price of one token, which is a whole number of picos."""
+    if section is None or section.prompt is None or section.completion is None:
+        return None
+    cached = section.prompt if section.cached is None else section.cached
+    return Price(*(amount // _TOKENS_OF_A_PRICE for amount in (section.prompt, section.completion, cached)))
 
 
 @dataclass
@@ -229,6 +246,7 @@ def _gateway(file: FleetFile, env: Mapping[str, str]) -> GatewaySettings:
         cors_origins=tuple(gateway.cors),
         max_body=gateway.max_body,
         timeouts=Timeouts(timeouts.connect, timeouts.first_byte, timeouts.between_chunks),
+        currency=file.prices.currency if file.prices else "",
     )
 
 

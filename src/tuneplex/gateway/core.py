@@ -25,6 +25,7 @@ from tuneplex.gateway.counters import Counters
 from tuneplex.gateway.estimate import Estimate, estimate
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import TEXT
+from tuneplex.gateway.money import cost_of
 from tuneplex.gateway.pages import known_model, model_card, model_list, readiness
 from tuneplex.gateway.principals import Principals, principals, subjects
 from tuneplex.gateway.relay import Ledger, Order, Relay, retry_after
@@ -97,6 +98,7 @@ class Gateway:
         before, self.view = self.view, view
         self._upstreams.update(view.replicas)
         self._admission.share_among(view.gateways)
+        self._admission.count_in(view.settings.currency)
         limited = ((name, subjects(f"model {name}", model.limits)) for name, model in view.models.items())
         self._limited = {name: subject for name, subject in limited if subject}
         self._lists = {}
@@ -237,6 +239,8 @@ class Gateway:
             tally=self.ledger.counters.tally(target.label, model.name),
             salt=principal.cache_salt,
             prompt=needed.prompt,
+            choices=needed.choices,
+            prompts=needed.prompts,
             ticket=ticket,
         )
         try:
@@ -256,9 +260,10 @@ class Gateway:
         if not limited:
             return None, _UNKNOWN
         needed = estimate(route, body.fields) if any(map(_counts_tokens, limited)) else _UNKNOWN
+        cost = cost_of(model.price, needed, stream=body.stream is True)
         now, wall = self._clock(), self._wall()
         try:
-            return self._admission.admit(limited, needed.prompt + needed.completion, now, wall), needed
+            return self._admission.admit(limited, needed.prompt + needed.completion, now, wall, cost), needed
         finally:
             exchange.extra += self._admission.headers(limited, now, wall)
 
@@ -355,8 +360,9 @@ def _is_open(target: Target, exchange: Exchange) -> bool:
 
 
 def _counts_tokens(subject: Subject) -> bool:
+    """Whether an estimate of a request's tokens is needed: for limits in tokens, and in what tokens cost."""
     limits = subject.limits
-    return limits.tokens_per_minute is not None or limits.tokens_per_day is not None
+    return any(limit is not None for limit in (limits.tokens_per_minute, limits.tokens_per_day, limits.money_per_month))
 
 
 def _keys_differ(old: GatewaySettings, new: GatewaySettings) -> bool:

@@ -22,6 +22,7 @@ class Outcome(StrEnum):
     BROKEN = "broken"  # the engine broke off or answered with something else
     TIMEOUT = "timeout"
     CLIENT_GONE = "client_gone"
+    CUT = "cut"  # a limit that may has ended the stream
 
 
 class Tally:

@@ -39,10 +39,14 @@ class Estimate(msgspec.Struct, frozen=True):
     Attributes:
         prompt: About how many it has.
         completion: How many the engine may add at most, as far as the client says.
+        choices: How many replies are asked for, to all prompts together.
+        prompts: How many prompts there are.
     """
 
     prompt: int
     completion: int
+    choices: int = 1
+    prompts: int = 1
 
 
 class _Sums(msgspec.Struct):
@@ -65,7 +69,8 @@ def estimate(route: Route, fields: Mapping[str, msgspec.Raw]) -> Estimate:
     prompt = -(-sums.text_bytes // _BYTES_PER_TOKEN) + sums.tokens + _TOKENS_PER_MESSAGE * sums.messages
     if route is Route.EMBEDDINGS:
         return Estimate(prompt, 0)
-    return Estimate(prompt, min(_MOST, _to_come(fields) * prompts * max(1, _number(fields, "n") or 1)))
+    choices = min(_MOST, prompts * max(1, _number(fields, "n") or 1))
+    return Estimate(prompt, min(_MOST, _to_come(fields) * choices), choices, prompts)
 
 
 def _to_come(fields: Mapping[str, msgspec.Raw]) -> int:

@@ -21,12 +21,14 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "`base`": schema.BaseSection,
     "`adapters.NAME`": schema.AdapterSection,
     "`limits`": schema.LimitsSection,
+    "`price`": schema.PriceSection,
     "`pools.NAME`": schema.PoolSection,
     "`engine`": schema.EngineSection,
     "`gateway`": schema.GatewaySection,
     "`gateway.tls`": schema.TlsSection,
     "`gateway.timeouts`": schema.TimeoutsSection,
     "`store`": schema.StoreSection,
+    "`prices`": schema.PricesSection,
 }
 KEYS = [(title, key) for title, section in SECTIONS.items() for key in section.model_fields]
 
