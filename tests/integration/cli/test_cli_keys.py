@@ -282,7 +282,7 @@ def test_limits_are_set_shown_changed_and_removed(running: CommandLine) -> None:
 
 
 def test_money_and_weights_are_set_and_shown(running: CommandLine) -> None:
-    """An amount is given as a decimal and shown exactly with its currency; cutting goes with it, and so does a weight."""
+    """An amount is given as a decimal, and shown exactly with its currency; cutting goes with it."""
     words = ("--money-per-month", "25.5", "--cut-streams", "--weight", "4")
     assert running.run("tenants", "create", "payer", *words).returncode == 0
     shown = running.run("tenants", "show", "payer").stdout
