@@ -292,7 +292,7 @@ def test_money_and_weights_are_set_and_shown(running: CommandLine) -> None:
     assert told["limits"] == {"money_per_month": "25.50", "currency": "EUR", "cut_streams": True}
     assert told["weight"] == 4
     secret = made(running, "--tenant", "payer", "--money-per-month", "0.000001 EUR")
-    assert asked(running, "contacts", secret) == 1
+    assert asked(running, "contacts", secret) == 2
     assert running.run("keys", "set", key_id(secret), "--money-per-month", "5").returncode == 0
     assert asked(running, "contacts", secret) == 0
     assert running.run("tenants", "set", "payer", "--weight", "2", "--no-cut-streams").returncode == 0

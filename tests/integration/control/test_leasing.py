@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -15,10 +16,11 @@ from tests.support.records import MemoryRecords
 from tuneplex.control.leasing import Leasing
 from tuneplex.feed import Subscriber
 from tuneplex.identity import Limits
+from tuneplex.policy import month_of
 from tuneplex.types import FleetView, GatewayReport, Leases, Spent, Used
 
 TENANT = "tenant default"
-DAY = "tokens_per_day"
+DAY, MONTH = "tokens_per_day", "money_per_month"
 DAY_S = 86400
 replace = msgspec.structs.replace
 
@@ -175,6 +177,46 @@ async def test_a_database_that_is_down_delays_and_loses_nothing(memory: MemoryRe
             memory.cut = False
             gateway.use(26)
             await desk.until(lambda: list(memory.spending("fleet", DAY, today)[TENANT].values()) == [26])
+
+
+async def test_the_money_of_a_month_outlives_control(memory: MemoryRecords, tmp_path: Path) -> None:
+    """It is shared, told and kept like the tokens of a day, beside them, and counts once in the next control."""
+    month = month_of(time.time())
+    memory.keep_spending("fleet", {(MONTH, month, TENANT, "1-0-5"): 90, (MONTH, month - 1, TENANT, "1-0-5"): 500})
+    limits = Limits(tokens_per_day=50, money_per_month=10**12)
+    memory.change_tenant(replace(memory.tenants()[0], limits=limits))
+    gateway = Gateway(0, tmp_path / "feed")
+    gateway.used = {TENANT: Used(requests=1, spent={DAY: Spent(int(time.time() // DAY_S), 20), MONTH: Spent(month, 7)})}
+    left = {TENANT: {DAY: 30, MONTH: 10**12 - 97}}
+    async with gateway.running():
+        for _start in range(2):
+            async with control(memory, tmp_path) as desk:
+                await desk.until(lambda: gateway.leases.left == left)
+                assert gateway.leases.periods[MONTH] == month
+                assert gateway.share.money_per_month == 10**12 - 90
+                (told,) = (await desk.client.get("/limits")).json()
+                assert (told["month_money"], told["day_tokens"]) == ("0.000000000097", 20)
+            gateway.leases = replace(gateway.leases, left={})
+    assert sum(memory.spending("fleet", MONTH, month)[TENANT].values()) == 97
+
+
+async def test_a_new_month_begins_with_its_first_day(memory: MemoryRecords, tmp_path: Path) -> None:
+    """What was spent last month does not count any more, until a clock goes back there."""
+    now = [datetime(2026, 2, 28, 23, 59, 59, tzinfo=UTC).timestamp()]
+    desk = Desk(memory, tmp_path)
+    leasing = Leasing(desk.controller, desk.registry, clock=lambda: now[0])
+    february = month_of(now[0])
+    async with desk.running():
+        memory.change_tenant(replace(memory.tenants()[0], limits=Limits(money_per_month=10**12)))
+        await desk.until(lambda: desk.published[-1].tenants[0].limits != Limits())
+        leasing.heard(GatewayReport(0, 7, 0, used={TENANT: Used(spent={MONTH: Spent(february, 5 * 10**11)})}))
+        assert [one.month_money for one in leasing.uses()] == ["0.50"]
+        now[0] += 1
+        assert [one.month_money for one in leasing.uses()] == ["0.00"]
+        leasing.heard(GatewayReport(0, 7, 0, used={TENANT: Used(spent={MONTH: Spent(february + 1, 10**11)})}))
+        assert [one.month_money for one in leasing.uses()] == ["0.10"]
+        now[0] -= 1
+        assert [one.month_money for one in leasing.uses()] == ["0.50"]
 
 
 async def test_a_new_day_begins_at_midnight(memory: MemoryRecords, tmp_path: Path) -> None:
