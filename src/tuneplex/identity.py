@@ -52,12 +52,16 @@ class Limits(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         tokens_per_minute: Tokens of prompts and completions in any 60 seconds.
         tokens_per_day: The same in a day of UTC.
         concurrent: Requests under way at a time.
+        money_per_month: What requests cost in a calendar month of UTC, picos (10^-12) of the fleet's currency.
+        cut_streams: A stream ends when the money is gone; otherwise it must fit in what is left before it begins.
     """
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
     concurrent: int | None = None
+    money_per_month: int | None = None
+    cut_streams: bool = False
 
 
 class Subject(msgspec.Struct, frozen=True, gc=False):

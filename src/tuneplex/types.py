@@ -26,12 +26,14 @@ __all__ = [
     "Listen",
     "Model",
     "PoolSpec",
+    "Price",
     "Replica",
     "ReplicaState",
     "ReplicaStatus",
     "Residency",
     "Resident",
     "Route",
+    "Spent",
     "Status",
     "Tier",
     "Timeouts",
@@ -97,6 +99,25 @@ class AdapterVersion(msgspec.Struct, frozen=True):
         return f"{self.name}@{self.digest[:12]}"
 
 
+class Price(msgspec.Struct, frozen=True):
+    """What each token costs, in picos (10^-12) of the fleet's currency.
+
+    Attributes:
+        prompt: Of a prompt.
+        completion: Of an answer.
+        cached: Of a prompt, where the engine had it in its prefix cache.
+    """
+
+    prompt: int
+    completion: int
+    cached: int
+
+    def of(self, prompt: int, completion: int, cached: int = 0) -> int:
+        """What so many tokens cost, picos; the cached ones are among those of the prompt."""
+        cached = min(cached, prompt)
+        return (prompt - cached) * self.prompt + cached * self.cached + completion * self.completion
+
+
 class Model(msgspec.Struct, frozen=True):
     """Something a client can name in `model`: the base, or an adapter.
 
@@ -106,6 +127,7 @@ class Model(msgspec.Struct, frozen=True):
         parent: The base's name for an adapter, None for the base.
         created: Unix time, seconds.
         limits: Of all callers together.
+        price: Of its tokens; None where nothing is to be paid.
     """
 
     name: str
@@ -113,6 +135,7 @@ class Model(msgspec.Struct, frozen=True):
     parent: str | None = None
     created: int = 0
     limits: Limits = Limits()
+    price: Price | None = None
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -189,6 +212,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
         max_body: Largest request body, bytes.
         timeouts: Towards engines.
         waiting: Of requests, for a free place.
+        currency: Of all prices and of limits in money: three letters, or empty.
     """
 
     key_sha256: str | None = None
@@ -197,6 +221,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     max_body: int = 16 * 1024 * 1024
     timeouts: Timeouts = Timeouts()
     waiting: Waiting = Waiting()
+    currency: str = ""
 
 
 class FleetView(msgspec.Struct, frozen=True, tag="view"):
@@ -230,14 +255,25 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Spent(msgspec.Struct, frozen=True, array_like=True):
+    """What one process has let in of a limit that is for a period of the calendar.
+
+    Attributes:
+        period: Which: days, or months, of UTC since the beginning of 1970.
+        amount: In that period, reserved or used: tokens, or picos.
+    """
+
+    period: int
+    amount: int
+
+
 class Used(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one gateway has let in of a subject with limits.
 
     Attributes:
         requests: In the last 60 seconds.
         tokens: In the last 60 seconds, reserved or used.
-        day: The day that `day_tokens` belongs to: days of UTC since 1970.
-        day_tokens: On that day, by this process, reserved or used.
+        spent: By this process, by the field of `Limits` (`tokens_per_day`, `money_per_month`).
         concurrent: Under way now.
         refused: Requests refused since the process started.
         wanted: What it lately would have let in if it could, of each kind.
@@ -245,8 +281,7 @@ class Used(msgspec.Struct, frozen=True, omit_defaults=True):
 
     requests: int = 0
     tokens: int = 0
-    day: int = 0
-    day_tokens: int = 0
+    spent: dict[str, Spent] = {}
     concurrent: int = 0
     refused: int = 0
     wanted: Limits = Limits()
@@ -257,18 +292,18 @@ class Leases(msgspec.Struct, frozen=True, tag="leases"):
 
     Attributes:
         generation: Grows with every change.
-        shares: Gateway index -> subject -> what it may let in; of the day, counted from the gateway's start. Of a
+        shares: Gateway index -> subject -> what it may let in; of a period, counted from the gateway's start. Of a
             subject that is missing it may let in its part of the half that is spread evenly.
         limits: Subject -> what was divided.
-        day: The day that shares of the day are for: days of UTC since 1970.
-        left: Subject -> tokens of that day that all gateways together can still let in.
+        periods: Field of `Limits` -> the day, or the month, that its shares are for.
+        left: Subject -> field of `Limits` -> what all gateways together can still let in, in that period.
     """
 
     generation: int = 0
     shares: dict[int, dict[str, Limits]] = {}
     limits: dict[str, Limits] = {}
-    day: int = 0
-    left: dict[str, int] = {}
+    periods: dict[str, int] = {}
+    left: dict[str, dict[str, int]] = {}
 
 
 class Turns(msgspec.Struct, frozen=True, tag="turns"):
@@ -401,6 +436,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
 
     Attributes:
         limits: Of models, by name.
+        prices: Of those models whose use costs something, by name.
         store: URL of the PostgreSQL database that keeps tenants and keys; empty for a file in the state directory.
     """
 
@@ -413,6 +449,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
     gateway: GatewaySettings = GatewaySettings()
     store: str = ""
     limits: dict[str, Limits] = {}
+    prices: dict[str, Price] = {}
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -1,11 +1,21 @@
-"""Bytes and durations as people write them."""
+"""Bytes, durations and money as people write them."""
 
 from __future__ import annotations
 
 import re
 from decimal import Decimal
 
-__all__ = ["format_bytes", "format_duration", "parse_bytes", "parse_duration"]
+__all__ = [
+    "CURRENCY",
+    "MOST_MONEY",
+    "PICOS",
+    "format_bytes",
+    "format_duration",
+    "format_money",
+    "parse_bytes",
+    "parse_duration",
+    "parse_money",
+]
 
 _BYTES = {
     "": 1,
@@ -32,6 +42,14 @@ _NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,9})?)"
 _SIZE = re.compile(rf"\s*{_NUMBER}\s*([A-Za-z]*)\s*")
 _DURATION_PART = re.compile(rf"\s*{_NUMBER}\s*(ms|s|min|m|h|d)")
 _DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+\s*")
+
+# Money is counted in whole picos, so that no sum ever loses or makes any. One token's price needs that many digits.
+PICOS = 10**12
+# More would not fit into the databases' integers, sums of several months included.
+MOST_MONEY = 4_000_000 * PICOS
+CURRENCY = r"[A-Z]{3}"
+_MONEY_DIGITS = 12
+_MONEY = re.compile(rf"\s*([0-9]{{1,18}})(?:\.([0-9]{{1,{_MONEY_DIGITS}}})(?:0*))?\s*({CURRENCY})?\s*")
 
 
 def parse_bytes(text: str) -> int:
@@ -81,3 +99,23 @@ def format_duration(seconds: float) -> str:
         return f"{rest}s"
     hours, minutes_left = divmod(minutes, 60)
     return f"{hours}h{minutes_left:02d}m" if hours else f"{minutes}m{rest:02d}s"
+
+
+def parse_money(text: str) -> tuple[int, str]:
+    """Read `12.50` or `12.50 EUR` as picos (10^-12) of the currency's unit, exactly; and the currency, or nothing.
+
+    Raises:
+        ValueError: The text is not an amount, or not one that picos can hold.
+    """
+    match = _MONEY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not an amount of money; write for instance 12.50, with 12 decimals at most")
+    whole, decimals, currency = match.groups(default="")
+    return int(whole) * PICOS + int(decimals.ljust(_MONEY_DIGITS, "0")), currency
+
+
+def format_money(picos: int, currency: str = "") -> str:
+    """Write picos as an exact decimal with two digits at least: `12.50 EUR`, `0.000015`."""
+    whole, rest = divmod(abs(picos), PICOS)
+    decimals = f"{rest:0{_MONEY_DIGITS}}".rstrip("0").ljust(2, "0")
+    return f"{'-' if picos < 0 else ''}{whole}.{decimals}{f' {currency}' if currency else ''}"

@@ -10,35 +10,45 @@ from collections.abc import AsyncIterator
 
 from tuneplex.gateway import Gateway, serve
 from tuneplex.identity import Access
-from tuneplex.types import FleetView, GatewaySettings, Model, Replica
+from tuneplex.types import FleetView, GatewaySettings, Model, Price, Replica
 
-__all__ = ["KEY", "open_gateway"]
+__all__ = ["KEY", "gateway_of", "open_gateway", "serving"]
 
 KEY = "sk-test"
 
 
-@contextlib.asynccontextmanager
-async def open_gateway(endpoint: str, secret: str = "", access: Access | None = None) -> AsyncIterator[str]:
-    """Serve `base`, `ada`, `bob` and the alias `gpt-4o-mini` (which is `ada`) from one engine; the URL with `/v1`.
+def open_gateway(
+    endpoint: str, secret: str = "", access: Access | None = None
+) -> contextlib.AbstractAsyncContextManager[str]:
+    """Serve one engine by a new gateway, see `gateway_of`; the URL with `/v1`."""
+    return serving(gateway_of(endpoint, secret, access))
 
-    `KEY` is let in, and so are the keys of `access`.
+
+def gateway_of(endpoint: str, secret: str = "", access: Access | None = None, *, price: Price | None = None) -> Gateway:
+    """A gateway that has `base`, `ada`, `bob` and the alias `gpt-4o-mini` (which is `ada`) from one engine.
+
+    `KEY` is let in, and so are the keys of `access`. All models have the same price, if any.
     """
+    return Gateway(0, _view(endpoint, secret, price), access or Access())
+
+
+@contextlib.asynccontextmanager
+async def serving(gateway: Gateway) -> AsyncIterator[str]:
+    """Serve on a free port for as long as the block runs; the URL with `/v1`."""
     sock = socket.create_server(("127.0.0.1", 0))
     stop = asyncio.Event()
-    serving = asyncio.create_task(
-        serve(Gateway(0, _view(endpoint, secret), access or Access()), sock, stop=stop, drain_s=1)
-    )
+    task = asyncio.create_task(serve(gateway, sock, stop=stop, drain_s=1))
     try:
         yield f"http://127.0.0.1:{sock.getsockname()[1]}/v1"
     finally:
         stop.set()
-        await serving
+        await task
 
 
-def _view(endpoint: str, secret: str) -> FleetView:
+def _view(endpoint: str, secret: str, price: Price | None) -> FleetView:
     versions = {name: f"{name}@0123456789ab" for name in ("ada", "bob")}
-    models = {"base": Model("base", "base")}
-    models |= {name: Model(name, version, parent="base") for name, version in versions.items()}
+    models = {"base": Model("base", "base", price=price)}
+    models |= {name: Model(name, version, parent="base", price=price) for name, version in versions.items()}
     serves = {"base": "base"} | {version: name for name, version in versions.items()}
     return FleetView(
         generation=1,

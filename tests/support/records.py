@@ -10,7 +10,7 @@ import msgspec
 
 from tuneplex.errors import StoreConflict, StoreDown, StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
-from tuneplex.records import Counted, Day
+from tuneplex.records import Counted, Spending
 
 __all__ = ["MemoryRecords"]
 
@@ -151,23 +151,23 @@ class MemoryRecords:
             self._keys[key_id] = msgspec.structs.replace(found, **fields)
             return self._keys[key_id]
 
-    def day(self, fleet: str, day: int) -> Day:
-        """What was counted on a day."""
+    def spending(self, fleet: str, kind: str, period: int) -> Spending:
+        """What was counted in a period."""
         self._answer()
-        found: Day = {}
-        for (whose, (subject, when, process)), tokens in self._counted.items():
-            if (whose, when) == (fleet, day):
-                found.setdefault(subject, {})[process] = tokens
+        found: Spending = {}
+        for (whose, (what, when, subject, process)), amount in self._counted.items():
+            if (whose, what, when) == (fleet, kind, period):
+                found.setdefault(subject, {})[process] = amount
         return found
 
-    def keep_days(self, fleet: str, counted: Mapping[Counted, int]) -> None:
+    def keep_spending(self, fleet: str, counted: Mapping[Counted, int]) -> None:
         """Keep what was counted."""
         self._answer()
-        self._counted.update({(fleet, key): tokens for key, tokens in counted.items()})
+        self._counted.update({(fleet, key): amount for key, amount in counted.items()})
         if self.cut:
             raise StoreDown("the store (memory) does not answer: the connection is gone")
 
-    def forget_days(self, fleet: str) -> None:
+    def forget_spending(self, fleet: str) -> None:
         """Everything is kept: no test lasts that long."""
         del fleet
         self._answer()

@@ -11,7 +11,7 @@ import msgspec
 
 from tuneplex.engines.usage import Usage
 from tuneplex.errors import ApiError, NotFound, Unavailable
-from tuneplex.gateway.admission import Ticket
+from tuneplex.gateway.admission import Admission, Ticket
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.counters import Counters, Outcome
 from tuneplex.gateway.exchange import Exchange
@@ -78,11 +78,11 @@ class _Taken(Ticket):
     __slots__ = ("cancelled", "settled")
 
     def __init__(self) -> None:
-        super().__init__([], 0, 0)
+        super().__init__(Admission(0), [], 0)
         self.cancelled = 0
         self.settled = 0
 
-    def settle(self, tokens: int | None) -> None:  # noqa: ARG002 - it counts calls
+    def settle(self, tokens: int | None, money: int | None = 0) -> None:  # noqa: ARG002 - it counts calls
         """It is over."""
         self.settled += 1
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tuneplex.identity import Limits
 from tuneplex.policy import changes
-from tuneplex.types import AdapterVersion, Base, Change, FleetSpec, GatewaySettings, Listen, PoolSpec, Timeouts
+from tuneplex.types import AdapterVersion, Base, Change, FleetSpec, GatewaySettings, Listen, PoolSpec, Price, Timeouts
 
 A = AdapterVersion("contacts", "a" * 64, "/a", 8, "default")
 FLEET = FleetSpec(
@@ -75,6 +75,18 @@ replace = msgspec.structs.replace
         (
             {"limits": {"contacts": Limits(requests_per_minute=60)}},
             Change("limits of contacts", "add", "live", "requests_per_minute none -> 60"),
+        ),
+        (
+            {"limits": {"contacts": Limits(money_per_month=25 * 10**12)}},
+            Change("limits of contacts", "add", "live", "money_per_month none -> 25.00"),
+        ),
+        (
+            {"prices": {"contacts": Price(150_000, 600_000, 75_000)}},
+            Change("price of contacts", "add", "live", "none -> prompt 0.15 completion 0.60 cached 0.075"),
+        ),
+        (
+            {"gateway": GatewaySettings(currency="EUR")},
+            Change("gateway", "change", "live", "currency none -> EUR"),
         ),
         (
             {"gateway": GatewaySettings(timeouts=Timeouts(connect_s=1))},
@@ -148,6 +160,7 @@ fleets = st.builds(
     listen=st.builds(Listen, port=st.integers(1, 2)),
     gateway=gateways,
     store=st.just("") | names,
+    prices=st.dictionaries(names, st.builds(Price, *[st.integers(0, 2)] * 3)),
     limits=st.dictionaries(names, st.builds(Limits, st.integers(1, 3), concurrent=st.none() | st.integers(1, 2))),
 )
 

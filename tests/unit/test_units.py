@@ -1,4 +1,4 @@
-"""Sizes and durations, read and written."""
+"""Sizes, durations and money, read and written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuneplex.units import format_bytes, format_duration, parse_bytes, parse_duration
+from tuneplex.units import format_bytes, format_duration, format_money, parse_bytes, parse_duration, parse_money
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,41 @@ def test_format_duration(seconds: float, text: str) -> None:
 def test_written_durations_can_be_read(seconds: float) -> None:
     """What is written reads as nearly the same duration."""
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=0.11, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    "text, picos, currency",
+    [
+        ("0", 0, ""),
+        ("12.50", 12_500_000_000_000, ""),
+        (" 12.50 EUR ", 12_500_000_000_000, "EUR"),
+        ("7USD", 7 * 10**12, "USD"),
+        ("0.000000000001", 1, ""),
+        ("0.1000000000000000", 10**11, ""),
+    ],
+)
+def test_parse_money(text: str, picos: int, currency: str) -> None:
+    """An amount is read to the last decimal, with the currency if it is there."""
+    assert parse_money(text) == (picos, currency)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "EUR", "-1", "1,50", "1e3", "1.", ".5", "5 euros", "0.0000000000001", "9" * 19, "٣"]
+)
+def test_parse_money_refuses(text: str) -> None:
+    """Anything else is not an amount, and neither is one that picos cannot hold."""
+    with pytest.raises(ValueError, match="is not an amount of money"):
+        parse_money(text)
+
+
+@given(st.integers(0, 10**30 - 1), st.sampled_from(["", "EUR"]))
+def test_money_is_written_as_it_is_read(picos: int, currency: str) -> None:
+    """No pico is lost on the way, and there are two decimals at least."""
+    text = format_money(picos, currency)
+    assert parse_money(text) == (picos, currency)
+    assert len(text.split()[0].partition(".")[2]) >= 2
+
+
+def test_money_below_nothing() -> None:
+    """A difference can be written, too."""
+    assert format_money(-1_500_000_000_000, "EUR") == "-1.50 EUR"

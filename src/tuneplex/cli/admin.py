@@ -10,9 +10,18 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from tuneplex.control.bodies import KeyChange, KeyInfo, KeyRotation, KeyWish, LimitUse, NewKey, TenantChange, TenantWish
+from tuneplex.control.bodies import (
+    KeyChange,
+    KeyInfo,
+    KeyRotation,
+    KeyWish,
+    LimitUse,
+    NewKey,
+    TenantChange,
+    TenantInfo,
+    TenantWish,
+)
 from tuneplex.errors import StateError, StoreDown, TuneplexError, UserError
-from tuneplex.identity import Tenant
 from tuneplex.types import Change, FleetSpec, Status
 
 __all__ = ["Admin"]
@@ -64,25 +73,25 @@ class Admin:
         reply = self._ask("POST", "/apply", params=query, content=msgspec.json.encode(spec), timeout=_APPLY_S)
         return msgspec.json.decode(reply, type=tuple[Change, ...])
 
-    def tenants(self) -> tuple[Tenant, ...]:
+    def tenants(self) -> tuple[TenantInfo, ...]:
         """All tenants, by name.
 
         Raises:
             StateError: Control does not answer.
             StoreDown: The database does not.
         """
-        return msgspec.json.decode(self._ask("GET", "/tenants"), type=tuple[Tenant, ...])
+        return msgspec.json.decode(self._ask("GET", "/tenants"), type=tuple[TenantInfo, ...])
 
-    def tenant(self, name: str) -> Tenant:
+    def tenant(self, name: str) -> TenantInfo:
         """One tenant.
 
         Raises:
             UserError: There is none.
             TuneplexError: See `tenants`.
         """
-        return msgspec.json.decode(self._wish("GET", _path("tenants", name), hint=_FIRST_TENANT), type=Tenant)
+        return msgspec.json.decode(self._wish("GET", _path("tenants", name), hint=_FIRST_TENANT), type=TenantInfo)
 
-    def add_tenant(self, wish: TenantWish) -> Tenant:
+    def add_tenant(self, wish: TenantWish) -> TenantInfo:
         """Make a tenant.
 
         Raises:
@@ -90,9 +99,9 @@ class Admin:
             TuneplexError: See `tenants`.
         """
         hint = f"`tuneplex tenants set {wish.name}` changes it"
-        return msgspec.json.decode(self._wish("POST", "/tenants", wish, hint=hint), type=Tenant)
+        return msgspec.json.decode(self._wish("POST", "/tenants", wish, hint=hint), type=TenantInfo)
 
-    def change_tenant(self, name: str, change: TenantChange) -> Tenant:
+    def change_tenant(self, name: str, change: TenantChange) -> TenantInfo:
         """Change a tenant.
 
         Raises:
@@ -100,7 +109,7 @@ class Admin:
             TuneplexError: See `tenants`.
         """
         reply = self._wish("PATCH", _path("tenants", name), change, hint=_FIRST_TENANT)
-        return msgspec.json.decode(reply, type=Tenant)
+        return msgspec.json.decode(reply, type=TenantInfo)
 
     def remove_tenant(self, name: str, *, revoke: bool) -> None:
         """Remove a tenant, with `revoke` also one whose keys are active.

@@ -15,9 +15,19 @@ from tuneplex.cli.admin import Admin
 from tuneplex.cli.tenants import agreed, checked
 from tuneplex.cli.terminal import Terminal
 from tuneplex.cli.times import distance, moment, seconds
-from tuneplex.control.bodies import KeyChange, KeyInfo, KeyRotation, KeyWish, Label, LimitsWish, NewKey, Seconds
+from tuneplex.control.bodies import (
+    KeyChange,
+    KeyInfo,
+    KeyRotation,
+    KeyWish,
+    Label,
+    LimitsWish,
+    NewKey,
+    Seconds,
+    TenantInfo,
+)
 from tuneplex.errors import TuneplexError, UserError
-from tuneplex.identity import KeyState, Scope, Tenant
+from tuneplex.identity import KeyState, Scope
 
 __all__ = ["change", "changed", "create", "lifetime", "listing", "revoke", "rotate", "show", "wish"]
 
@@ -229,7 +239,7 @@ def _same_lifetime(old: KeyInfo) -> int | None:
     return None if old.expires is None else max(1, old.expires - old.created)
 
 
-def _hand_over(terminal: Terminal, state: StateDir, made: NewKey, tenant: Tenant, *, as_json: bool) -> None:
+def _hand_over(terminal: Terminal, state: StateDir, made: NewKey, tenant: TenantInfo, *, as_json: bool) -> None:
     """Print the secret, once; what a person wants to know beside it goes to standard error.
 
     Raises:
@@ -260,7 +270,7 @@ def _unseen(state: StateDir, made: KeyInfo, why: str) -> TuneplexError:
     return TuneplexError(f"{told}, so it is revoked again{instead}: make another one")
 
 
-def _about(made: KeyInfo, tenant: Tenant, now: float) -> str:
+def _about(made: KeyInfo, tenant: TenantInfo, now: float) -> str:
     ends = "does not expire" if made.expires is None else f"expires {distance(made.expires, now)}"
     return f"Key {made.id}{_of(made)}: {render.purpose(made, tenant)}; {ends}."
 

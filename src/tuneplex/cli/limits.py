@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -12,6 +13,7 @@ from tuneplex.cli.admin import Admin
 from tuneplex.cli.terminal import Terminal
 from tuneplex.control.bodies import Amount, LimitsWish
 from tuneplex.errors import UserError
+from tuneplex.units import MOST_MONEY, PICOS, format_money, parse_money
 
 __all__ = ["given", "show"]
 
@@ -34,23 +36,39 @@ def show(state: StateDir, *, as_json: bool) -> int:
     return 0
 
 
-def given(options: Mapping[str, str | None]) -> LimitsWish:
+def given(options: Mapping[str, str | None], *, cut_streams: bool | None = None) -> LimitsWish:
     """What the options say about limits; what was not given is not set, and `none` takes a limit away.
 
     Args:
         options: By the names of `identity.Limits`.
+        cut_streams: See `identity.Limits`.
 
     Raises:
         UserError: A value is neither a number above 0 nor `none`.
     """
-    return LimitsWish(**{name: _amount(name, text) for name, text in options.items() if text is not None})
+    found: dict[str, Any] = {name: _amount(name, text) for name, text in options.items() if text is not None}
+    return LimitsWish(**found) if cut_streams is None else LimitsWish(**found, cut_streams=cut_streams)
 
 
-def _amount(name: str, text: str) -> int | None:
+def _amount(name: str, text: str) -> int | str | None:
     if text.strip().lower() == _NONE:
         return None
+    if name == "money_per_month":
+        return _money(text)
     try:
         return msgspec.convert(text.strip(), Amount, strict=False)
     except msgspec.ValidationError:
         option = f"--{name.replace('_', '-')}"
         raise UserError(f"{option}: {text!r} is not a limit", hint=f"a whole number above 0, or {_NONE}") from None
+
+
+def _money(text: str) -> str:
+    """An amount as the admin API takes it: `25`, `25.00 EUR`."""
+    try:
+        picos, currency = parse_money(text)
+    except ValueError as error:
+        raise UserError(f"--money-per-month: {error}", hint=f"or {_NONE} for no limit") from None
+    if not 0 < picos <= MOST_MONEY:
+        hint = f"an amount above 0 and up to {MOST_MONEY // PICOS}, or {_NONE} for no limit"
+        raise UserError(f"--money-per-month: {text!r} is not a limit", hint=hint)
+    return format_money(picos, currency)

@@ -331,10 +331,13 @@ def tenants_create(
     base: use.BaseModel = None,
     isolated: use.Isolated = None,
     cache_group: use.CacheGroup = None,
+    weight: use.Weight = None,
     requests_per_minute: use.RequestsPerMinute = None,
     tokens_per_minute: use.TokensPerMinute = None,
     tokens_per_day: use.TokensPerDay = None,
     concurrent: use.Concurrent = None,
+    money_per_month: use.MoneyPerMonth = None,
+    cut_streams: use.CutStreams = None,
     json: use.Json = False,
     fleet: use.FleetName = None,
     state_dir: use.StateDir = None,
@@ -356,9 +359,11 @@ def tenants_create(
             "tokens_per_minute": tokens_per_minute,
             "tokens_per_day": tokens_per_day,
             "concurrent": concurrent,
-        }
+            "money_per_month": money_per_month,
+        },
+        cut_streams=cut_streams,
     )
-    wanted = command.wanted(models, isolated=isolated, cache_group=cache_group, limits=numbers)
+    wanted = command.wanted(models, isolated=isolated, cache_group=cache_group, weight=weight, limits=numbers)
     return command.create(locate.running_fleet(state_dir, fleet), name, wanted, as_json=json)
 
 
@@ -383,10 +388,13 @@ def tenants_set(
     base: use.BaseModel = None,
     isolated: use.Isolated = None,
     cache_group: use.CacheGroup = None,
+    weight: use.Weight = None,
     requests_per_minute: use.RequestsPerMinute = None,
     tokens_per_minute: use.TokensPerMinute = None,
     tokens_per_day: use.TokensPerDay = None,
     concurrent: use.Concurrent = None,
+    money_per_month: use.MoneyPerMonth = None,
+    cut_streams: use.CutStreams = None,
     json: use.Json = False,
     fleet: use.FleetName = None,
     state_dir: use.StateDir = None,
@@ -408,9 +416,11 @@ def tenants_set(
             "tokens_per_minute": tokens_per_minute,
             "tokens_per_day": tokens_per_day,
             "concurrent": concurrent,
-        }
+            "money_per_month": money_per_month,
+        },
+        cut_streams=cut_streams,
     )
-    wanted = command.wanted(models, isolated=isolated, cache_group=cache_group, limits=numbers)
+    wanted = command.wanted(models, isolated=isolated, cache_group=cache_group, weight=weight, limits=numbers)
     return command.change(locate.running_fleet(state_dir, fleet), name, wanted, as_json=json)
 
 
@@ -469,6 +479,8 @@ def keys_create(
     tokens_per_minute: use.TokensPerMinute = None,
     tokens_per_day: use.TokensPerDay = None,
     concurrent: use.Concurrent = None,
+    money_per_month: use.MoneyPerMonth = None,
+    cut_streams: use.CutStreams = None,
     json: use.Json = False,
     fleet: use.FleetName = None,
     state_dir: use.StateDir = None,
@@ -490,7 +502,9 @@ def keys_create(
             "tokens_per_minute": tokens_per_minute,
             "tokens_per_day": tokens_per_day,
             "concurrent": concurrent,
-        }
+            "money_per_month": money_per_month,
+        },
+        cut_streams=cut_streams,
     )
     wish = command.wish(tenant, label=label, scopes=scope, models=models, expires=expires, limits=numbers)
     return command.create(locate.running_fleet(state_dir, fleet), wish, as_json=json)
@@ -538,6 +552,8 @@ def keys_set(
     tokens_per_minute: use.TokensPerMinute = None,
     tokens_per_day: use.TokensPerDay = None,
     concurrent: use.Concurrent = None,
+    money_per_month: use.MoneyPerMonth = None,
+    cut_streams: use.CutStreams = None,
     json: use.Json = False,
     fleet: use.FleetName = None,
     state_dir: use.StateDir = None,
@@ -559,7 +575,9 @@ def keys_set(
             "tokens_per_minute": tokens_per_minute,
             "tokens_per_day": tokens_per_day,
             "concurrent": concurrent,
-        }
+            "money_per_month": money_per_month,
+        },
+        cut_streams=cut_streams,
     )
     wish = command.change(label=label, models=models, limits=numbers)
     return command.changed(locate.running_fleet(state_dir, fleet), key, wish, as_json=json)

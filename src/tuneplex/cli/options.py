@@ -19,6 +19,7 @@ __all__ = [
     "BaseUrl",
     "CacheGroup",
     "Concurrent",
+    "CutStreams",
     "Detach",
     "DryRun",
     "EngineDir",
@@ -39,6 +40,7 @@ __all__ = [
     "Lines",
     "MaxTokens",
     "Model",
+    "MoneyPerMonth",
     "NoAdapters",
     "Once",
     "OptionalFleet",
@@ -59,6 +61,7 @@ __all__ = [
     "TokensPerDay",
     "TokensPerMinute",
     "Watch",
+    "Weight",
     "Yes",
 ]
 
@@ -165,6 +168,20 @@ TokensPerDay = Annotated[
 ]
 Concurrent = Annotated[
     str | None, typer.Option("--concurrent", metavar="N", help="Requests under way at a time; none for no limit.")
+]
+MoneyPerMonth = Annotated[
+    str | None,
+    typer.Option(
+        "--money-per-month", metavar="AMOUNT", help="What a calendar month may cost, as 25.00; none for no limit."
+    ),
+]
+CutStreams = Annotated[
+    bool | None,
+    typer.Option("--cut-streams/--no-cut-streams", help="Whether streams are ended when this money is gone."),
+]
+Weight = Annotated[
+    int | None,
+    typer.Option("--weight", metavar="N", min=1, max=1000, help="Its share when requests have to wait; 1 at first."),
 ]
 Scopes = Annotated[
     list[Scope] | None,

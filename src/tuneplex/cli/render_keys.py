@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from tuneplex.cli.render_limits import limits
 from tuneplex.cli.terminal import Cell, Sheet
 from tuneplex.cli.times import distance, moment
-from tuneplex.control.bodies import KeyInfo
-from tuneplex.identity import ANY, KeyState, Scope, Tenant
+from tuneplex.control.bodies import KeyInfo, TenantInfo
+from tuneplex.identity import ANY, KeyState, Scope
 from tuneplex.types import FleetSpec
 
 __all__ = ["doubts", "key", "keys", "purpose", "tenant", "tenants"]
@@ -19,30 +19,31 @@ _WILD = re.compile(r"[*?\[]")
 _STATE_STYLES = {KeyState.ACTIVE: "green", KeyState.EXPIRED: "yellow", KeyState.REVOKED: "red"}
 
 
-def tenants(found: Iterable[Tenant], active: Mapping[str, int]) -> Sheet:
+def tenants(found: Iterable[TenantInfo], active: Mapping[str, int]) -> Sheet:
     """One row for each tenant, with how many of its keys are active."""
     return Sheet(
-        columns=("TENANT", "MODELS", "POOLS", "CACHE", "LIMITS", "KEYS", "STATE"),
+        columns=("TENANT", "MODELS", "POOLS", "CACHE", "LIMITS", "WEIGHT", "KEYS", "STATE"),
         rows=tuple(_tenant_row(one, active.get(one.name, 0)) for one in found),
         empty="no tenants",
-        right=frozenset({"KEYS"}),
+        right=frozenset({"WEIGHT", "KEYS"}),
         flexible=frozenset({"MODELS", "CACHE", "LIMITS"}),
     )
 
 
-def _tenant_row(found: Tenant, active: int) -> tuple[Cell, ...]:
+def _tenant_row(found: TenantInfo, active: int) -> tuple[Cell, ...]:
     return (
         Cell(found.name, "bold"),
         Cell(_models(found)),
         Cell("reserved" if found.isolated else ""),
         Cell(found.cache_group),
         Cell(limits(found.limits)),
+        Cell(str(found.weight)),
         Cell(str(active)),
         Cell("disabled", "red") if found.disabled else Cell("active", "green"),
     )
 
 
-def tenant(found: Tenant) -> Sheet:
+def tenant(found: TenantInfo) -> Sheet:
     """All about one tenant."""
     group = f"shared with the tenants of the group {found.cache_group}" if found.cache_group else "its own"
     pools = "only those that are reserved for it" if found.isolated else "those that are not reserved for others"
@@ -51,23 +52,24 @@ def tenant(found: Tenant) -> Sheet:
         ("pools", pools),
         ("prefix cache", group),
         ("limits", limits(found.limits) or "none"),
+        ("weight", f"{found.weight}, when requests have to wait"),
         ("state", "disabled: none of its keys opens anything" if found.disabled else "active"),
         ("created", moment(found.created)),
     )
     return _facts("TENANT", found.name, rows)
 
 
-def keys(found: Iterable[KeyInfo], tenants: Mapping[str, Tenant], now: float) -> Sheet:
+def keys(found: Iterable[KeyInfo], tenants: Mapping[str, TenantInfo], now: float) -> Sheet:
     """One row for each key, with what it may really call: that depends on its tenant, too."""
     return Sheet(
         columns=("ID", "TENANT", "LABEL", "SCOPES", "MODELS", "LIMITS", "STATE", "EXPIRES"),
-        rows=tuple(_key_row(one, tenants.get(one.tenant, Tenant(one.tenant)), now) for one in found),
+        rows=tuple(_key_row(one, tenants.get(one.tenant, TenantInfo(one.tenant)), now) for one in found),
         empty="no keys; `tuneplex keys create --tenant NAME` makes one",
         flexible=frozenset({"LABEL", "SCOPES", "MODELS", "LIMITS", "EXPIRES"}),
     )
 
 
-def _key_row(found: KeyInfo, tenant: Tenant, now: float) -> tuple[Cell, ...]:
+def _key_row(found: KeyInfo, tenant: TenantInfo, now: float) -> tuple[Cell, ...]:
     state, style = _state(found, tenant)
     return (
         Cell(found.id, "bold"),
@@ -81,14 +83,14 @@ def _key_row(found: KeyInfo, tenant: Tenant, now: float) -> tuple[Cell, ...]:
     )
 
 
-def _state(found: KeyInfo, tenant: Tenant) -> tuple[str, str]:
+def _state(found: KeyInfo, tenant: TenantInfo) -> tuple[str, str]:
     """A key's state, and how it looks; a tenant that is disabled takes its keys with it."""
     if found.state is KeyState.ACTIVE and tenant.disabled:
         return "disabled", "red"
     return found.state.value, _STATE_STYLES[found.state]
 
 
-def _models(tenant: Tenant, found: KeyInfo | None = None) -> str:
+def _models(tenant: TenantInfo, found: KeyInfo | None = None) -> str:
     """What a tenant may call, or a key of it: `all`, `all adapters`, `base`, `base, acme-*`, `none`."""
     adapters = _reach(tenant.adapters, ANY if found is None else found.adapters)
     base = tenant.base and (found is None or found.base)
@@ -114,7 +116,7 @@ def _end(found: KeyInfo, now: float) -> str:
     return "never" if end is None else distance(end, now)
 
 
-def key(found: KeyInfo, tenant: Tenant, now: float) -> Sheet:
+def key(found: KeyInfo, tenant: TenantInfo, now: float) -> Sheet:
     """All about one key."""
     state, _style = _state(found, tenant)
     rows = (
@@ -133,7 +135,7 @@ def key(found: KeyInfo, tenant: Tenant, now: float) -> Sheet:
     return _facts("KEY", found.id, (row for row in rows if row[1]))
 
 
-def purpose(found: KeyInfo, tenant: Tenant) -> str:
+def purpose(found: KeyInfo, tenant: TenantInfo) -> str:
     """What a key is good for, in one line."""
     models = f"; models {_models(tenant, found)}" if Scope.USE in found.scopes else ""
     return f"scopes {_list(found.scopes)}{models}"

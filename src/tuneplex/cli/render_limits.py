@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tuneplex.cli.terminal import Cell, Sheet
-from tuneplex.control.bodies import LimitUse
-from tuneplex.identity import Limits
+from tuneplex.control.bodies import LimitsInfo, LimitUse
+from tuneplex.units import parse_money
 
 __all__ = ["limits", "uses"]
 
@@ -16,13 +16,18 @@ _WORDS = {
     "tokens_per_day": "tokens/day",
     "concurrent": "at a time",
 }
-_HEADS = ("REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "AT A TIME")
+_MONEY = "MONEY/MONTH"
+_HEADS = ("REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "AT A TIME", _MONEY)
 
 
-def limits(found: Limits) -> str:
-    """Limits in a few words: `60 requests/min, 4 at a time`; empty when there is none."""
+def limits(found: LimitsInfo) -> str:
+    """Limits in a few words: `60 requests/min, 4 at a time, 25.00 EUR/month (cuts streams)`; empty without any."""
     given = ((getattr(found, name), words) for name, words in _WORDS.items())
-    return ", ".join(f"{value} {words}" for value, words in given if value is not None)
+    words = [f"{value} {words}" for value, words in given if value is not None]
+    if found.money_per_month is not None:
+        cuts = " (cuts streams)" if found.cut_streams else ""
+        words.append(f"{found.money_per_month} {found.currency or 'money'}/month{cuts}")
+    return ", ".join(words)
 
 
 def uses(found: Iterable[LimitUse]) -> Sheet:
@@ -41,6 +46,7 @@ def _row(found: LimitUse) -> tuple[Cell, ...]:
     return (
         Cell(found.subject, "bold"),
         *(_cell(one, getattr(found.limits, name)) for one, name in zip(used, _WORDS, strict=True)),
+        _money(found),
         Cell(str(found.refused), "yellow" if found.refused else ""),
     )
 
@@ -49,3 +55,11 @@ def _cell(used: int, limit: int | None) -> Cell:
     if limit is None:
         return Cell("")
     return Cell(f"{used} of {limit}", "red" if used >= limit else "")
+
+
+def _money(found: LimitUse) -> Cell:
+    limit = found.limits.money_per_month
+    if limit is None:
+        return Cell("")
+    over = parse_money(found.month_money)[0] >= parse_money(limit)[0]
+    return Cell(f"{found.month_money} of {limit} {found.currency}".rstrip(), "red" if over else "")

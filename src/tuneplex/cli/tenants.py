@@ -13,9 +13,9 @@ from tuneplex.app.state import StateDir
 from tuneplex.cli import render_keys as render
 from tuneplex.cli.admin import Admin
 from tuneplex.cli.terminal import Terminal
-from tuneplex.control.bodies import LimitsWish, Name, Pattern, TenantChange, TenantWish
+from tuneplex.control.bodies import LimitsWish, Name, Pattern, TenantChange, TenantInfo, TenantWish
 from tuneplex.errors import UserError
-from tuneplex.identity import DEFAULT_TENANT, Tenant
+from tuneplex.identity import DEFAULT_TENANT
 
 __all__ = ["agreed", "change", "checked", "create", "listing", "models", "remove", "show", "switch", "wanted"]
 
@@ -156,7 +156,12 @@ def checked(name: str, what: str) -> str:
 
 
 def wanted(
-    models: Mapping[str, Any], *, isolated: bool | None, cache_group: str | None, limits: LimitsWish
+    models: Mapping[str, Any],
+    *,
+    isolated: bool | None,
+    cache_group: str | None,
+    limits: LimitsWish,
+    weight: int | None = None,
 ) -> TenantChange:
     """What the options say about a tenant; what was not given is not set.
 
@@ -166,7 +171,7 @@ def wanted(
     if cache_group:
         checked(cache_group, "--cache-group")
     numbers = None if limits == LimitsWish() else limits
-    given: dict[str, Any] = {"isolated": isolated, "cache_group": cache_group, "limits": numbers}
+    given: dict[str, Any] = {"isolated": isolated, "cache_group": cache_group, "weight": weight, "limits": numbers}
     return TenantChange(**models, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -187,7 +192,7 @@ def models(adapters: Sequence[str] | None, *, none: bool, base: bool | None) -> 
     return given if base is None else {**given, "base": base}
 
 
-def _print(found: Tenant, *, as_json: bool) -> None:
+def _print(found: TenantInfo, *, as_json: bool) -> None:
     terminal = Terminal.standard()
     if as_json:
         terminal.json(msgspec.to_builtins(found))
@@ -195,7 +200,7 @@ def _print(found: Tenant, *, as_json: bool) -> None:
         terminal.show(render.tenant(found))
 
 
-def _warn(terminal: Terminal, state: StateDir, made: Tenant) -> None:
+def _warn(terminal: Terminal, state: StateDir, made: TenantInfo) -> None:
     found = render.doubts(state.read_spec(), made.adapters, tenant=made.name, isolated=made.isolated)
     for doubt in found:
         terminal.warn(doubt)

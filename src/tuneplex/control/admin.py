@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -19,9 +19,11 @@ from tuneplex.control.operations import LOCAL_ACTOR, Call, Conflict, Operation, 
 from tuneplex.control.registry import Registry
 from tuneplex.engines.driver import KINDS
 from tuneplex.errors import BadRequest, Forbidden
+from tuneplex.identity import Limits
 from tuneplex.metrics import CONTENT_TYPE
 from tuneplex.policy.changes import changes
 from tuneplex.types import Change, FleetSpec, PoolSpec, Status
+from tuneplex.units import MOST_MONEY
 
 __all__ = ["admin_app", "admin_operations"]
 
@@ -54,8 +56,8 @@ def admin_operations(
         return leasing.uses()
 
     operations = (
-        *_fleet_operations(controller, registry, save),
-        *identity_operations(registry),
+        *_fleet_operations(controller, registry, leasing, save),
+        *identity_operations(registry, lambda: _currency(controller.spec)),
         Operation("GET", "/limits", "listLimits", "All tenants, keys and models that have limits, and what they have "
                   "used of them.", limits, answer=tuple[LimitUse, ...], errors=(400,)),
     )  # fmt: skip
@@ -70,7 +72,7 @@ def admin_operations(
 
 
 def _fleet_operations(
-    controller: Controller, registry: Registry, save: Callable[[FleetSpec], None]
+    controller: Controller, registry: Registry, leasing: Leasing, save: Callable[[FleetSpec], None]
 ) -> tuple[Operation, ...]:
     async def status(_call: Call) -> Status:
         return msgspec.structs.replace(controller.status(), store=registry.trouble(time.time()))
@@ -84,6 +86,7 @@ def _fleet_operations(
         if call.actor != LOCAL_ACTOR:
             _refuse_programs(controller.spec, spec)
         found = changes(controller.spec, spec)
+        _refuse_other_money(controller.spec, spec, leasing.limits)
         if not call.flag("dry_run"):
             _refuse_restarts(found)
             save(spec)
@@ -110,9 +113,38 @@ def _check(spec: FleetSpec, launchers: Collection[str]) -> None:
             raise BadRequest(words, param=f"pools[{at}]")
     for name, limits in spec.limits.items():
         try:
-            msgspec.convert(msgspec.structs.asdict(limits), dict[str, Amount | None])
+            msgspec.convert(msgspec.structs.asdict(limits), _ModelLimits)
         except msgspec.ValidationError as error:
             raise BadRequest(f"the limits of model {name} are none: {error}", param=f"limits.{name}") from error
+
+    dear = [name for name, price in spec.prices.items() if min(msgspec.structs.astuple(price)) < 0]
+    if dear:
+        raise BadRequest(f"the price of model {dear[0]} is below nothing", param=f"prices.{dear[0]}")
+
+
+class _ModelLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    requests_per_minute: Amount | None
+    tokens_per_minute: Amount | None
+    tokens_per_day: Amount | None
+    concurrent: Amount | None
+    money_per_month: Annotated[int, msgspec.Meta(ge=1, le=MOST_MONEY)] | None
+    cut_streams: bool
+
+
+def _currency(spec: FleetSpec) -> str:
+    """Of the fleet's prices; empty while nothing has a price."""
+    return spec.gateway.currency if spec.prices else ""
+
+
+def _refuse_other_money(old: FleetSpec, new: FleetSpec, limits: Mapping[str, Limits]) -> None:
+    """Limits of tenants and keys are numbers in the old currency: in another one they would mean something else."""
+    if _currency(old) in {"", _currency(new)}:
+        return
+    bound = [name for name, one in limits.items() if one.money_per_month is not None and not name.startswith("model ")]
+    if bound:
+        other = f"prices in {_currency(new)}" if _currency(new) else "no prices"
+        raise Conflict(f"with {other}, limits in {_currency(old)} mean nothing; take them away first: {bound[0]}"
+                       f"{f' and {len(bound) - 1} more' if len(bound) > 1 else ''}")  # fmt: skip
 
 
 def _refuse_programs(old: FleetSpec, new: FleetSpec) -> None:

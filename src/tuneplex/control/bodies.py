@@ -6,7 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from tuneplex.identity import ANY, Key, KeyState, Limits, Scope
+from tuneplex.identity import ANY, Key, KeyState, Limits, Scope, Tenant
+from tuneplex.units import format_money
 
 __all__ = [
     "Amount",
@@ -15,9 +16,11 @@ __all__ = [
     "KeyRotation",
     "KeyWish",
     "LimitUse",
+    "LimitsInfo",
     "LimitsWish",
     "NewKey",
     "TenantChange",
+    "TenantInfo",
     "TenantWish",
 ]
 
@@ -26,6 +29,8 @@ Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Label = Annotated[str, msgspec.Meta(max_length=128)]
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=10 * 366 * 86400)]
 Amount = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
+Weight = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+Money = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,7}(\.[0-9]{1,12})?( [A-Z]{3})?$")]
 
 
 class LimitsWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -35,6 +40,39 @@ class LimitsWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     tokens_per_minute: Amount | msgspec.UnsetType | None = msgspec.UNSET
     tokens_per_day: Amount | msgspec.UnsetType | None = msgspec.UNSET
     concurrent: Amount | msgspec.UnsetType | None = msgspec.UNSET
+    money_per_month: Money | msgspec.UnsetType | None = msgspec.UNSET
+    cut_streams: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class LimitsInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Limits as people see them.
+
+    Attributes:
+        requests_per_minute: Requests in any 60 seconds.
+        tokens_per_minute: Tokens of prompts and completions in any 60 seconds.
+        tokens_per_day: The same in a day of UTC.
+        concurrent: Requests under way at a time.
+        money_per_month: What requests may cost in a calendar month of UTC: a decimal, exactly.
+        currency: Of this money.
+        cut_streams: A stream ends when this money is gone; otherwise it must fit in what is left before it begins.
+    """
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    concurrent: int | None = None
+    money_per_month: str | None = None
+    currency: str | None = None
+    cut_streams: bool = False
+
+    @classmethod
+    def of(cls, limits: Limits, currency: str) -> LimitsInfo:
+        """What may be shown of limits in a fleet with this currency."""
+        money = limits.money_per_month
+        shown = msgspec.structs.asdict(limits)
+        if money is not None:
+            shown |= {"money_per_month": format_money(money), "currency": currency or None}
+        return cls(**shown)
 
 
 class TenantWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,6 +84,7 @@ class TenantWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     isolated: bool = False
     cache_group: Name | None = None
     limits: LimitsWish = LimitsWish()
+    weight: Weight = 1
 
 
 class TenantChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -57,6 +96,38 @@ class TenantChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     cache_group: str | msgspec.UnsetType = msgspec.UNSET
     disabled: bool | msgspec.UnsetType = msgspec.UNSET
     limits: LimitsWish | msgspec.UnsetType = msgspec.UNSET
+    weight: Weight | msgspec.UnsetType = msgspec.UNSET
+
+
+class TenantInfo(msgspec.Struct, frozen=True):
+    """A tenant as people see it.
+
+    Attributes:
+        name: Unique in the fleet.
+        adapters: Shell patterns of the adapters that its keys may call.
+        base: Whether its keys may call the base.
+        isolated: It is served only by pools that are reserved for it.
+        cache_group: Tenants of the same group share the engines' prefix caches.
+        disabled: None of its keys opens anything.
+        created: Unix time, seconds.
+        limits: Of all its keys together.
+        weight: When requests have to wait, its share is to those of the others as the weights are.
+    """
+
+    name: str
+    adapters: tuple[str, ...] = ANY
+    base: bool = True
+    isolated: bool = False
+    cache_group: str = ""
+    disabled: bool = False
+    created: int = 0
+    limits: LimitsInfo = LimitsInfo()
+    weight: int = 1
+
+    @classmethod
+    def of(cls, tenant: Tenant, currency: str) -> TenantInfo:
+        """What may be shown of a tenant in a fleet with this currency."""
+        return cls(**{**msgspec.structs.asdict(tenant), "limits": LimitsInfo.of(tenant.limits, currency)})
 
 
 class KeyWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,14 +171,14 @@ class KeyInfo(msgspec.Struct, frozen=True):
     expires: int | None
     revoked: int | None
     replaces: str | None
-    limits: Limits
+    limits: LimitsInfo
     state: KeyState
 
     @classmethod
-    def of(cls, key: Key, now: float) -> KeyInfo:
-        """What may be shown of a key at `now`, Unix time."""
+    def of(cls, key: Key, now: float, currency: str) -> KeyInfo:
+        """What may be shown of a key at `now`, Unix time, in a fleet with this currency."""
         shown = {name: getattr(key, name) for name in cls.__struct_fields__ if name != "state"}
-        return cls(**shown, state=key.state(now))
+        return cls(**{**shown, "limits": LimitsInfo.of(key.limits, currency)}, state=key.state(now))
 
 
 class NewKey(msgspec.Struct, frozen=True):
@@ -130,14 +201,18 @@ class LimitUse(msgspec.Struct, frozen=True):
         requests: In the last 60 seconds.
         tokens: In the last 60 seconds, used or reserved.
         day_tokens: On this day of UTC, used or reserved.
+        month_money: What it has cost in this month of UTC, or has been reserved: a decimal, exactly.
+        currency: Of this money; empty where nothing has a price.
         concurrent: Requests under way now.
         refused: Requests refused since the gateways started.
     """
 
     subject: str
-    limits: Limits
+    limits: LimitsInfo = LimitsInfo()
     requests: int = 0
     tokens: int = 0
     day_tokens: int = 0
+    month_money: str = "0.00"
+    currency: str = ""
     concurrent: int = 0
     refused: int = 0

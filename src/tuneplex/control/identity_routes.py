@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tuneplex.control.bodies import KeyChange, KeyInfo, KeyRotation, KeyWish, NewKey, TenantChange, TenantWish
+from tuneplex.control.bodies import (
+    KeyChange,
+    KeyInfo,
+    KeyRotation,
+    KeyWish,
+    NewKey,
+    TenantChange,
+    TenantInfo,
+    TenantWish,
+)
 from tuneplex.control.keyring import Terms, changed_key, changed_tenant, key_terms, new_tenant, rotation
 from tuneplex.control.operations import Call, Operation, Query
 from tuneplex.control.registry import Records, Registry
@@ -23,13 +32,14 @@ _READ = (400, 404, _DOWN)
 _WRITE = (400, 404, 409, _DOWN)
 
 
-def identity_operations(registry: Registry) -> tuple[Operation, ...]:
+def identity_operations(registry: Registry, currency: Callable[[], str]) -> tuple[Operation, ...]:
     """All operations on tenants and keys.
 
     Args:
         registry: Where they are kept.
+        currency: Of the fleet's prices; empty while nothing has a price.
     """
-    return (*_tenant_operations(_Tenants(registry)), *_key_operations(_Keys(registry)))
+    return (*_tenant_operations(_Tenants(registry, currency)), *_key_operations(_Keys(registry, currency)))
 
 
 def _tenant_operations(tenants: _Tenants) -> tuple[Operation, ...]:
@@ -37,12 +47,12 @@ def _tenant_operations(tenants: _Tenants) -> tuple[Operation, ...]:
     revoke = Query("revoke", "1: revoke its keys first.", flag=True)
     return (
         Operation("GET", "/tenants", "listTenants", "All tenants, by name.", tenants.listed,
-                  answer=tuple[Tenant, ...], errors=(400, _DOWN)),
+                  answer=tuple[TenantInfo, ...], errors=(400, _DOWN)),
         Operation("POST", "/tenants", "createTenant", "Make a tenant.", tenants.made,
-                  body=TenantWish, answer=Tenant, status=201, errors=(400, 409, _DOWN)),
-        Operation("GET", one, "getTenant", "One tenant.", tenants.shown, answer=Tenant, errors=_READ),
+                  body=TenantWish, answer=TenantInfo, status=201, errors=(400, 409, _DOWN)),
+        Operation("GET", one, "getTenant", "One tenant.", tenants.shown, answer=TenantInfo, errors=_READ),
         Operation("PATCH", one, "changeTenant", "Change a tenant; what is not given stays.", tenants.changed,
-                  body=TenantChange, answer=Tenant, errors=(400, 404, _DOWN)),
+                  body=TenantChange, answer=TenantInfo, errors=(400, 404, _DOWN)),
         Operation("DELETE", one, "removeTenant", "Remove a tenant that has no active key, and its keys with it.",
                   tenants.removed, status=204, errors=_WRITE, query=(revoke,)),
     )  # fmt: skip
@@ -71,30 +81,31 @@ def _key_operations(keys: _Keys) -> tuple[Operation, ...]:
 class _Tenants:
     """The operations on tenants."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, currency: Callable[[], str]) -> None:
         self._registry = registry
+        self._currency = currency
 
-    async def listed(self, _call: Call) -> tuple[Tenant, ...]:
-        return await self._registry.read(lambda store: store.tenants())
+    async def listed(self, _call: Call) -> tuple[TenantInfo, ...]:
+        return tuple(map(self._info, await self._registry.read(lambda store: store.tenants())))
 
-    async def shown(self, call: Call) -> Tenant:
-        return await self._registry.read(lambda store: _tenant(store, call.path["name"]))
+    async def shown(self, call: Call) -> TenantInfo:
+        return self._info(await self._registry.read(lambda store: _tenant(store, call.path["name"])))
 
-    async def made(self, call: Call) -> Tenant:
-        tenant = new_tenant(call.body, int(time.time()))
+    async def made(self, call: Call) -> TenantInfo:
+        tenant = new_tenant(call.body, int(time.time()), self._currency())
         await self._registry.change(f"making tenant {tenant.name}", lambda store: store.add_tenant(tenant))
         _log(call, "made tenant", tenant.name)
-        return tenant
+        return self._info(tenant)
 
-    async def changed(self, call: Call) -> Tenant:
+    async def changed(self, call: Call) -> TenantInfo:
         name = call.path["name"]
 
         def change(store: Records) -> Tenant:
-            return store.change_tenant(name, lambda tenant: changed_tenant(tenant, call.body))
+            return store.change_tenant(name, lambda tenant: changed_tenant(tenant, call.body, self._currency()))
 
         tenant = await self._registry.change(f"changing tenant {name}", change)
         _log(call, "changed tenant", tenant.name, msgspec.json.encode(call.body).decode())
-        return tenant
+        return self._info(tenant)
 
     async def removed(self, call: Call) -> None:
         name, revoke = call.path["name"], call.flag("revoke")
@@ -110,12 +121,16 @@ class _Tenants:
         await self._registry.change(f"removing tenant {name}", remove)
         _log(call, "removed tenant", name)
 
+    def _info(self, tenant: Tenant) -> TenantInfo:
+        return TenantInfo.of(tenant, self._currency())
+
 
 class _Keys:
     """The operations on keys."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, currency: Callable[[], str]) -> None:
         self._registry = registry
+        self._currency = currency
 
     async def listed(self, call: Call) -> tuple[KeyInfo, ...]:
         tenant, everything, now = call.query.get("tenant") or None, call.flag("all"), time.time()
@@ -125,28 +140,28 @@ class _Keys:
                 _tenant(store, tenant)
             return store.keys(tenant)
 
-        found = (KeyInfo.of(key, now) for key in await self._registry.read(find))
+        found = (self._info(key, now) for key in await self._registry.read(find))
         return tuple(key for key in found if everything or key.state is KeyState.ACTIVE)
 
     async def shown(self, call: Call) -> KeyInfo:
         key = await self._registry.read(lambda store: store.key(call.path["id"]))
-        return KeyInfo.of(key, time.time())
+        return self._info(key, time.time())
 
     async def made(self, call: Call) -> NewKey:
         wish: KeyWish = call.body
         now = int(time.time())
-        terms = key_terms(wish, await self._registry.read(lambda store: store.tenants()), now)
+        terms = key_terms(wish, await self._registry.read(lambda store: store.tenants()), now, self._currency())
         return await self._mint(call, terms, now)
 
     async def changed(self, call: Call) -> KeyInfo:
         key_id, now = call.path["id"], time.time()
 
         def change(store: Records) -> Key:
-            return store.change_key(key_id, lambda key: changed_key(key, call.body, now))
+            return store.change_key(key_id, lambda key: changed_key(key, call.body, now, self._currency()))
 
         key = await self._registry.change(f"changing key {key_id}", change)
         _log(call, "changed key", key.id, f"of tenant {key.tenant}", msgspec.json.encode(call.body).decode())
-        return KeyInfo.of(key, now)
+        return self._info(key, now)
 
     async def rotated(self, call: Call) -> NewKey:
         wish: KeyRotation = call.body
@@ -158,7 +173,7 @@ class _Keys:
         key_id, now = call.path["id"], int(time.time())
         key = await self._registry.change(f"revoking key {key_id}", lambda store: store.revoke_key(key_id, now))
         _log(call, "revoked key", key.id, f"of tenant {key.tenant}")
-        return KeyInfo.of(key, now)
+        return self._info(key, now)
 
     async def _mint(self, call: Call, terms: Terms, now: int) -> NewKey:
         key, secret = mint(
@@ -170,7 +185,10 @@ class _Keys:
         instead = "" if ends is None else f", in the place of {ends[0]}, which ends at {ends[1]}"
         scopes = " and ".join(key.scopes)
         _log(call, "made key", key.id, f"of tenant {key.tenant} for {scopes}{instead}")
-        return NewKey(KeyInfo.of(key, now), secret)
+        return NewKey(self._info(key, now), secret)
+
+    def _info(self, key: Key, now: float) -> KeyInfo:
+        return KeyInfo.of(key, now, self._currency())
 
 
 def _tenant(store: Records, name: str) -> Tenant:

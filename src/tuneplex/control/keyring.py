@@ -11,6 +11,7 @@ import msgspec
 from tuneplex.control.bodies import KeyChange, KeyRotation, KeyWish, LimitsWish, TenantChange, TenantWish
 from tuneplex.errors import BadRequest, StoreConflict
 from tuneplex.identity import Access, Key, KeyState, Limits, Scope, Tenant
+from tuneplex.units import MOST_MONEY, PICOS, parse_money
 
 __all__ = [
     "Terms",
@@ -57,8 +58,8 @@ class Terms(msgspec.Struct, frozen=True):
     old_ends: int | None = None
 
 
-def new_tenant(wish: TenantWish, now: int) -> Tenant:
-    """The tenant that was wished for.
+def new_tenant(wish: TenantWish, now: int, currency: str = "") -> Tenant:
+    """The tenant that was wished for, in a fleet whose prices are in this currency; empty where nothing has a price.
 
     Raises:
         BadRequest: The wish makes no sense.
@@ -74,12 +75,13 @@ def new_tenant(wish: TenantWish, now: int) -> Tenant:
         isolated=wish.isolated,
         cache_group=wish.cache_group or "",
         created=now,
-        limits=_limits(Limits(), wish.limits),
+        limits=_limits(Limits(), wish.limits, currency),
+        weight=wish.weight,
     )
 
 
-def changed_tenant(tenant: Tenant, change: TenantChange) -> Tenant:
-    """The tenant with what shall be different.
+def changed_tenant(tenant: Tenant, change: TenantChange, currency: str = "") -> Tenant:
+    """The tenant with what shall be different; see `new_tenant` for the currency.
 
     Raises:
         BadRequest: The change makes no sense, or there is none in it.
@@ -87,11 +89,11 @@ def changed_tenant(tenant: Tenant, change: TenantChange) -> Tenant:
     given = _given(change)
     if given.get("cache_group"):
         _check_name(given["cache_group"], "cache_group")
-    return _with(tenant, given)
+    return _with(tenant, given, currency)
 
 
-def changed_key(key: Key, change: KeyChange, now: float) -> Key:
-    """The key with what shall be different.
+def changed_key(key: Key, change: KeyChange, now: float, currency: str = "") -> Key:
+    """The key with what shall be different; see `new_tenant` for the currency.
 
     Raises:
         BadRequest: The change makes no sense, or there is none in it.
@@ -102,7 +104,7 @@ def changed_key(key: Key, change: KeyChange, now: float) -> Key:
     state = key.state(now)
     if state is not KeyState.ACTIVE:
         raise StoreConflict(f"key {key.id} is {state}, and stays as it is")
-    return _with(key, given)
+    return _with(key, given, currency)
 
 
 def _given(change: TenantChange | KeyChange) -> dict[str, Any]:
@@ -118,22 +120,41 @@ def _given(change: TenantChange | KeyChange) -> dict[str, Any]:
     return found
 
 
-def _with(one: _V, given: dict[str, Any]) -> _V:
+def _with(one: _V, given: dict[str, Any], currency: str) -> _V:
     if "limits" in given:
-        given = {**given, "limits": _limits(one.limits, given["limits"])}
+        given = {**given, "limits": _limits(one.limits, given["limits"], currency)}
     return msgspec.structs.replace(one, **given)
 
 
-def _limits(before: Limits, wish: LimitsWish) -> Limits:
+def _limits(before: Limits, wish: LimitsWish, currency: str) -> Limits:
     """Limits with what shall be different."""
-    wished = {name: getattr(wish, name) for name in wish.__struct_fields__}
-    return msgspec.structs.replace(
-        before, **{name: value for name, value in wished.items() if value is not msgspec.UNSET}
-    )
+    wished = {name: value for name in wish.__struct_fields__ if (value := getattr(wish, name)) is not msgspec.UNSET}
+    if isinstance(wish.money_per_month, str):
+        wished["money_per_month"] = _money(wish.money_per_month, currency)
+    found = msgspec.structs.replace(before, **wished)
+    if found.cut_streams and found.money_per_month is None:
+        if wish.cut_streams is True:
+            raise BadRequest("streams are cut by a limit in money, and there is none", param="limits.cut_streams")
+        return msgspec.structs.replace(found, cut_streams=False)
+    return found
 
 
-def key_terms(wish: KeyWish, tenants: Iterable[Tenant], now: int) -> Terms:
-    """The terms of a key that was wished for.
+def _money(text: str, currency: str) -> int:
+    """A limit in money, picos."""
+    param = "limits.money_per_month"
+    picos, given = parse_money(text)
+    if not currency:
+        words = "nothing in this fleet has a price: add `prices` to the fleet file and `tuneplex apply` it first"
+        raise BadRequest(words, param=param, code="no_prices")
+    if given not in {"", currency}:
+        raise BadRequest(f"prices are in {currency} here, not in {given}", param=param)
+    if not 0 < picos <= MOST_MONEY:
+        raise BadRequest(f"a limit in money is more than 0 and at most {MOST_MONEY // PICOS}", param=param)
+    return picos
+
+
+def key_terms(wish: KeyWish, tenants: Iterable[Tenant], now: int, currency: str = "") -> Terms:
+    """The terms of a key that was wished for; see `new_tenant` for the currency.
 
     Raises:
         BadRequest: The wish makes no sense.
@@ -153,7 +174,7 @@ def key_terms(wish: KeyWish, tenants: Iterable[Tenant], now: int) -> Terms:
         adapters=wish.adapters,
         base=wish.base,
         expires=_ends(wish.expires_in_s, now),
-        limits=_limits(Limits(), wish.limits),
+        limits=_limits(Limits(), wish.limits, currency),
     )
 
 

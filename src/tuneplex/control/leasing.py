@@ -1,4 +1,7 @@
-"""Shares limits among the gateways, and keeps count of each day's tokens. How shares move is in `policy`."""
+"""Shares limits among the gateways, and keeps count of each day's tokens and each month's money.
+
+How shares move is in `policy`.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ from collections.abc import Callable
 
 from tuneplex.control.bodies import LimitUse
 from tuneplex.control.controller import Controller
-from tuneplex.control.days import DAY_S, Days
-from tuneplex.control.registry import Registry
+from tuneplex.control.registry import Records, Registry
+from tuneplex.control.spending import Ledger
 from tuneplex.control.subjects import limited, uses
 from tuneplex.errors import StoreError
 from tuneplex.identity import Access, Limits
+from tuneplex.policy import BUDGETS, periods_at
 from tuneplex.policy.lessor import Lessor
+from tuneplex.records import Spending
 from tuneplex.types import FleetSpec, GatewayReport, Leases
 
 __all__ = ["Leasing"]
@@ -27,7 +32,7 @@ _LAST_SAVE_S = 2.0
 
 
 class Leasing:
-    """Tells gateways their shares once a second, and lets the store know what a day has cost.
+    """Tells gateways their shares once a second, and lets the store know what days and months have cost.
 
     Args:
         controller: Its publisher reaches the gateways, and its fleet has models with limits.
@@ -51,7 +56,7 @@ class Leasing:
         self._clock = clock
         self._lessor = Lessor()
         self._meanwhile: list[GatewayReport] | None = None  # reports that came while the lessor decides
-        self._days = Days()
+        self._ledger = Ledger()
         self._limits: tuple[tuple[FleetSpec, Access | None], dict[str, Limits]] | None = None
         self._asked = asyncio.Event()
         self._told = asyncio.Event()
@@ -67,7 +72,8 @@ class Leasing:
 
     def uses(self) -> tuple[LimitUse, ...]:
         """What each subject has used of its limits."""
-        return uses(self.limits, self._controller.publisher.reports, self._days.spent(self._today))
+        spent = self._ledger.spent(self._periods)
+        return uses(self.limits, self._controller.publisher.reports, spent, self._controller.spec.gateway.currency)
 
     def heard(self, report: GatewayReport) -> None:
         """Take in what a gateway says."""
@@ -75,7 +81,7 @@ class Leasing:
             self._lessor.heard(report)
         else:
             self._meanwhile.append(report)
-        self._days.heard(f"{self._start}-{report.gateway}-{report.pid}", report.used)
+        self._ledger.heard(f"{self._start}-{report.gateway}-{report.pid}", report.used)
 
     async def settled(self) -> None:
         """Wait until gateways that have just started know their shares, or it was tried for long enough."""
@@ -93,8 +99,8 @@ class Leasing:
                     await self._save()
 
     @property
-    def _today(self) -> int:
-        return int(self._clock() // DAY_S)
+    def _periods(self) -> dict[str, int]:
+        return periods_at(self._clock())
 
     async def _share(self) -> None:
         await _soon(lambda: self._registry.access is not None and self._asked.is_set())
@@ -113,19 +119,24 @@ class Leasing:
         return self._controller.spec.listen.gateways
 
     async def _tell(self) -> None:
-        today, limits = self._today, self.limits
-        self._days.forget(today)
-        bounded = {name for name, one in limits.items() if one.tokens_per_day is not None}
-        spent = {name: tokens for name, tokens in self._days.spent(today).items() if name in bounded}
-        leases = await self._decided(limits, today, spent)
+        periods, limits = self._periods, self.limits
+        self._ledger.forget(periods)
+        bounded = {kind: {name for name, one in limits.items() if getattr(one, kind) is not None} for kind in BUDGETS}
+        spent = {
+            kind: {name: amount for name, amount in amounts.items() if name in bounded[kind]}
+            for kind, amounts in self._ledger.spent(periods).items()
+        }
+        leases = await self._decided(limits, periods, spent)
         if leases is not None:
             await self._controller.publisher.publish(leases)
 
-    async def _decided(self, limits: dict[str, Limits], today: int, spent: dict[str, int]) -> Leases | None:
+    async def _decided(
+        self, limits: dict[str, Limits], periods: dict[str, int], spent: dict[str, dict[str, int]]
+    ) -> Leases | None:
         """Decide in a thread: with thousands of subjects it takes longer than the loop may stand still."""
         self._meanwhile = []
         try:
-            return await asyncio.to_thread(self._lessor.decide, limits, self._gateways, today, spent)
+            return await asyncio.to_thread(self._lessor.decide, limits, self._gateways, periods, spent)
         finally:
             reports, self._meanwhile = self._meanwhile, None
             for report in reports:
@@ -141,16 +152,20 @@ class Leasing:
             await asyncio.sleep(_SAVE_S)
 
     async def _load(self) -> None:
-        today, fleet = self._today, self._controller.spec.name
-        if not self._days.is_loaded(today):
-            self._days.load(today, await self._registry.read(lambda store: store.day(fleet, today)))
-            await self._registry.read(lambda store: store.forget_days(fleet))
+        for kind, period in self._periods.items():
+            if not self._ledger.is_loaded(kind, period):
+                self._ledger.load(kind, period, await self._registry.read(self._stored(kind, period)))
+                await self._registry.read(lambda store: store.forget_spending(self._controller.spec.name))
+
+    def _stored(self, kind: str, period: int) -> Callable[[Records], Spending]:
+        fleet = self._controller.spec.name
+        return lambda store: store.spending(fleet, kind, period)
 
     async def _save(self) -> None:
-        counted, fleet = self._days.unsaved(), self._controller.spec.name
+        counted, fleet = self._ledger.unsaved(), self._controller.spec.name
         if counted:
-            await self._registry.read(lambda store: store.keep_days(fleet, counted))
-            self._days.saved(counted)
+            await self._registry.read(lambda store: store.keep_spending(fleet, counted))
+            self._ledger.saved(counted)
 
 
 async def _soon(condition: Callable[[], bool]) -> None:

@@ -18,7 +18,7 @@ from tuneplex.control.snapshot import read_snapshot, write_snapshot
 from tuneplex.control.worker import Unsure, Worker
 from tuneplex.errors import StoreConflict, StoreDown, StoreError, StoreMissing, Unavailable
 from tuneplex.identity import Access, Key, Tenant
-from tuneplex.records import Counted, Day, StoreRefused
+from tuneplex.records import Counted, Spending, StoreRefused
 from tuneplex.units import format_duration
 
 __all__ = ["Patience", "Records", "Registry"]
@@ -66,14 +66,14 @@ class Records(Protocol):
     def revoke_key(self, key_id: str, now: int) -> Key:
         """It opens nothing from now on."""
 
-    def day(self, fleet: str, day: int) -> Day:
-        """The tokens of a day."""
+    def spending(self, fleet: str, kind: str, period: int) -> Spending:
+        """What was counted of one kind of limit in a period."""
 
-    def keep_days(self, fleet: str, counted: Mapping[Counted, int]) -> None:
+    def keep_spending(self, fleet: str, counted: Mapping[Counted, int]) -> None:
         """Keep these counts in the place of those that are there; doing it again changes nothing."""
 
-    def forget_days(self, fleet: str) -> None:
-        """Let go of days that are long over."""
+    def forget_spending(self, fleet: str) -> None:
+        """Let go of periods that are long over."""
 
     def close(self) -> None:
         """Let go of the database."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tuneplex.control.bodies import LimitUse
+import msgspec
+
+from tuneplex.control.bodies import LimitsInfo, LimitUse
 from tuneplex.identity import Access, Limits
 from tuneplex.types import FleetSpec, GatewayReport
+from tuneplex.units import format_money
 
 __all__ = ["limited", "uses"]
 
@@ -23,27 +26,35 @@ def limited(spec: FleetSpec, access: Access | None) -> dict[str, Limits]:
 
 
 def uses(
-    limits: Mapping[str, Limits], reports: Iterable[GatewayReport], spent: Mapping[str, int]
+    limits: Mapping[str, Limits],
+    reports: Iterable[GatewayReport],
+    spent: Mapping[str, Mapping[str, int]],
+    currency: str = "",
 ) -> tuple[LimitUse, ...]:
     """What each subject has used of its limits, over all gateways.
 
     Args:
         limits: Of all subjects that have any, by name.
         reports: The latest one of each gateway.
-        spent: Tokens of this day, by subject.
+        spent: In this day and this month, by kind of limit and by subject.
+        currency: The fleet's.
     """
     found = tuple(reports)
-    return tuple(_use(name, one, found, spent.get(name, 0)) for name, one in limits.items())
+    uses = (_use(name, found, {kind: amounts.get(name, 0) for kind, amounts in spent.items()}) for name in limits)
+    return tuple(
+        msgspec.structs.replace(one, limits=LimitsInfo.of(limits[one.subject], currency), currency=currency)
+        for one in uses
+    )
 
 
-def _use(name: str, limits: Limits, reports: Iterable[GatewayReport], day_tokens: int) -> LimitUse:
+def _use(name: str, reports: Iterable[GatewayReport], spent: Mapping[str, int]) -> LimitUse:
     used = [report.used[name] for report in reports if name in report.used]
     return LimitUse(
         subject=name,
-        limits=limits,
         requests=sum(one.requests for one in used),
         tokens=sum(one.tokens for one in used),
-        day_tokens=day_tokens,
+        day_tokens=spent.get("tokens_per_day", 0),
+        month_money=format_money(spent.get("money_per_month", 0)),
         concurrent=sum(one.concurrent for one in used),
         refused=sum(one.refused for one in used),
     )

@@ -43,12 +43,9 @@ def fleet_view(situation: Situation, outlook: Outlook, *, generation: int) -> Fl
     """
     spec = situation.spec
     used = in_use(spec, situation.seen)
-    allowed, created = spec.limits, outlook.created
-    base = Model(spec.base.name, spec.base.name, created=created, limits=allowed.get(spec.base.name, _NO_LIMITS))
-    adapters = (
-        Model(name, use.version, parent=base.name, created=created, limits=allowed.get(name, _NO_LIMITS))
-        for name, use in used.items()
-    )
+    created = outlook.created
+    base = _model(spec, Model(spec.base.name, spec.base.name, created=created))
+    adapters = (_model(spec, Model(name, use.version, parent=base.name, created=created)) for name, use in used.items())
     return FleetView(
         generation=generation,
         models={model.name: model for model in (base, *adapters)},
@@ -61,6 +58,12 @@ def fleet_view(situation: Situation, outlook: Outlook, *, generation: int) -> Fl
         gateways=spec.listen.gateways,
         tokenizer=outlook.tokenizer,
     )
+
+
+def _model(spec: FleetSpec, model: Model) -> Model:
+    """With its limits and its price."""
+    limits = spec.limits.get(model.name, _NO_LIMITS)
+    return msgspec.structs.replace(model, limits=limits, price=spec.prices.get(model.name))
 
 
 def unmentioned(view: FleetView, replica: Seen) -> frozenset[str]:

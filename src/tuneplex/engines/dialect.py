@@ -19,10 +19,12 @@ class Dialect(Protocol):
     Attributes:
         error_mark: Bytes that only an event which reports an error can contain.
         takes_options: Whether the engine can be asked for a stream's usage; None if it has to be tried.
+        tells_always: Whether it can be asked to tell this in every event (`continuous_usage_stats`).
     """
 
     error_mark: bytes
     takes_options: bool | None
+    tells_always: bool
 
     def path(self, route: Route) -> str:
         """The request path of a route."""

@@ -17,7 +17,7 @@ import msgspec
 
 from tuneplex.engines.usage import Telling, Usage, read_usage
 
-__all__ = ["HiddenUsage", "Meter", "ResponseUsage", "ShownUsage"]
+__all__ = ["HiddenUsage", "Meter", "ResponseUsage", "ShownUsage", "payload_of", "split_events"]
 
 _BORDERS = (b"\n\n", b"\r\n\r\n")
 _DONE = b"[DONE]"
@@ -110,7 +110,7 @@ class ShownUsage:
         """As the last events tell it, or by the events; see `Meter`."""
         done = self.last.rstrip().endswith(_DONE)
         counted = Usage(0, max(0, self._events - done), exact=False)
-        for event in reversed(_split(self._before + self.last)):
+        for event in reversed(split_events(self._before + self.last)):
             usage, choices = _read(event)
             if usage is None:
                 continue
@@ -162,7 +162,7 @@ class HiddenUsage:
         self.last = events
         count = _count(events)
         if self._careful or events.count(_ORDINARY) != count or _USAGE in events:
-            return b"".join(map(self._look, _split(events)))
+            return b"".join(map(self._look, split_events(events)))
         self._events += count
         return events
 
@@ -285,9 +285,9 @@ class ResponseUsage:
 
     def used(self) -> Usage:
         """As the last event tells it, or by the pieces of text; see `Meter`."""
-        for event in reversed(_split(self._before + self.last)):
+        for event in reversed(split_events(self._before + self.last)):
             try:
-                response = _response_event.decode(_payload(event)).response
+                response = _response_event.decode(payload_of(event)).response
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 continue
             usage = None if response is None else read_usage(response.usage)
@@ -300,13 +300,13 @@ def _count(events: bytes) -> int:
     return sum(map(events.count, _BORDERS))
 
 
-def _split(events: bytes) -> list[bytes]:
+def split_events(events: bytes) -> list[bytes]:
     """The events one by one, each with its border; an engine uses one kind of line ends."""
     border = _BORDERS[1] if events.endswith(_BORDERS[1]) else _BORDERS[0]
     return [event + border for event in events.split(border)[:-1]]
 
 
-def _payload(event: bytes) -> bytes:
+def payload_of(event: bytes) -> bytes:
     """What follows `data:`."""
     return next((line[5:] for line in event.splitlines() if line.startswith(b"data:")), b"")
 
@@ -316,7 +316,7 @@ def _read(event: bytes) -> tuple[Usage | None, int]:
     if _USAGE not in event:
         return None, 0
     try:
-        chunk = _chunk.decode(_payload(event))
+        chunk = _chunk.decode(payload_of(event))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None, 0
     return read_usage(chunk.usage), len(chunk.choices or ())

@@ -19,10 +19,12 @@ from tuneplex.types import Route
 __all__ = [
     "ASKABLE",
     "OPTIONS",
+    "Aloud",
     "Telling",
     "Usage",
     "UsageFinder",
     "asking",
+    "asking_aloud",
     "estimated_tokens",
     "read_document",
     "read_usage",
@@ -94,19 +96,58 @@ def asking(fields: dict[str, msgspec.Raw]) -> msgspec.Raw | None:
     """
     if OPTIONS not in fields:
         return _ASKED
-    try:
-        options = _options.decode(fields[OPTIONS])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    options = options or {}
-    if any(_truth(options.get(name)) is None for name in ("include_usage", "continuous_usage_stats")):
-        return None
-    if _truth(options.get("include_usage")):
+    options = _options_of(fields)
+    if options is None or _truth(options.get("include_usage")):
         return None
     asked: dict[str, object] = {**options, "include_usage": True}
     if "continuous_usage_stats" in options:
         asked["continuous_usage_stats"] = False  # without `include_usage` it has no effect
     return msgspec.Raw(msgspec.json.encode(asked))
+
+
+class Aloud(msgspec.Struct, frozen=True):
+    """How an engine is asked to tell the usage in every event, and what of it the client has asked for.
+
+    Attributes:
+        options: The `stream_options`.
+        usage: The client wants to see it at the end.
+        always: The client wants to see it in every event.
+    """
+
+    options: msgspec.Raw
+    usage: bool
+    always: bool
+
+
+def asking_aloud(fields: dict[str, msgspec.Raw]) -> Aloud | None:
+    """The `stream_options` that make an engine tell the usage in every event, as vLLM can.
+
+    Args:
+        fields: Of the request's body.
+
+    Returns:
+        None where they are so wrong that the engine must see and refuse them.
+    """
+    options = _options_of(fields)
+    if options is None:
+        return None
+    usage = _truth(options.get("include_usage")) is True
+    asked = {**options, "include_usage": True, "continuous_usage_stats": True}
+    always = usage and _truth(options.get("continuous_usage_stats")) is True
+    return Aloud(msgspec.Raw(msgspec.json.encode(asked)), usage, always)
+
+
+def _options_of(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw] | None:
+    """The client's own options; None if no engine would understand them."""
+    if OPTIONS not in fields:
+        return {}
+    try:
+        options = _options.decode(fields[OPTIONS])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    options = options or {}
+    flags = ("include_usage", "continuous_usage_stats")
+    return None if any(_truth(options.get(name)) is None for name in flags) else options
 
 
 def _truth(raw: msgspec.Raw | None) -> bool | None:

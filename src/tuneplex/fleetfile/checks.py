@@ -13,7 +13,16 @@ from pydantic import SecretStr
 
 from tuneplex.fleetfile.places import KeyPath
 from tuneplex.fleetfile.ranks import MAX_LORA_RANKS
-from tuneplex.fleetfile.schema import EngineSection, FleetFile, GatewaySection, PoolSection, StoreSection
+from tuneplex.fleetfile.schema import (
+    AdapterSection,
+    BaseSection,
+    EngineSection,
+    FleetFile,
+    GatewaySection,
+    PoolSection,
+    PricesSection,
+    StoreSection,
+)
 from tuneplex.fleetfile.sources import is_hub_name, parse_source
 
 __all__ = ["LOCAL_ONLY", "STORE_HINT", "check", "is_loopback", "is_token", "max_num_seqs", "store_problem"]
@@ -82,6 +91,11 @@ class _Checker:
         self._engine(("engine", "python"), self.file.engine)
         self._gateway(self.file.gateway)
         self._store(self.file.store)
+        if self.file.prices is not None:
+            self._prices(self.file.prices)
+        self._costs(("base",), self.file.base)
+        for name, adapter in self.file.adapters.items():
+            self._costs(("adapters", name), adapter)
 
     def _names(self) -> None:
         if self.file.name is not None:
@@ -270,6 +284,30 @@ class _Checker:
             raise self.places.error(("store", "url"), problem, hint=STORE_HINT)
         if store.url_env is not None and not _VARIABLE.fullmatch(store.url_env):
             raise self.places.error(("store", "url_env"), "should be the name of an environment variable")
+
+    def _prices(self, prices: PricesSection) -> None:
+        """The price of models without one of their own is all of a price, or none."""
+        if (prices.prompt is None) != (prices.completion is None):
+            missing = "prompt" if prices.prompt is None else "completion"
+            raise self.places.error(("prices", missing), "is missing", hint="a price has 'prompt' and 'completion'")
+        if prices.cached is not None and prices.prompt is None:
+            raise self.places.error(("prices", "prompt"), "is missing", hint="'cached' is a part of it")
+
+    def _costs(self, path: KeyPath, model: BaseSection | AdapterSection) -> None:
+        """Money can only be limited where something costs any."""
+        prices, limits = self.file.prices, model.limits
+        if model.price is not None and prices is None:
+            raise self.places.error((*path, "price"), "has no currency", hint="add 'prices: {currency: EUR}'")
+        if limits is None:
+            return
+        place = (*path, "limits")
+        priced = model.price is not None or (prices is not None and prices.prompt is not None)
+        if limits.money_per_month is not None and not priced:
+            hint = "add 'prices' with currency, prompt and completion; docs/limits.md tells more"
+            raise self.places.error((*place, "money_per_month"), "nothing here has a price", hint=hint)
+        if limits.cut_streams and limits.money_per_month is None:
+            hint = "streams are cut by a limit in money alone"
+            raise self.places.error((*place, "cut_streams"), "is for money_per_month", hint=hint)
 
 
 def _exists(path: Path) -> bool:

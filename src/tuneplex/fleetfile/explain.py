@@ -13,7 +13,7 @@ from tuneplex.fleetfile.places import KeyPath, key_text
 from tuneplex.fleetfile.resolve import API_KEY_VARIABLE, DEFAULT_POOL
 from tuneplex.fleetfile.schema import FleetFile, PoolSection, Section
 from tuneplex.types import FleetSpec
-from tuneplex.units import format_bytes, format_duration
+from tuneplex.units import format_bytes, format_duration, format_money
 
 __all__ = ["DERIVED", "MASK", "Setting", "explain"]
 
@@ -30,6 +30,10 @@ _FORMATS: Mapping[str, Callable[[int], str]] = {
     "bytes": format_bytes,
     "longest": format_duration,
     "comments": format_duration,
+    "money_per_month": format_money,
+    "prompt": format_money,
+    "completion": format_money,
+    "cached": format_money,
 }
 # Settings that are worked out when the file leaves them open: key without names -> how.
 DERIVED = {

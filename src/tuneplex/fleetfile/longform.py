@@ -34,6 +34,7 @@ def expand(document: Value, places: Places) -> tuple[dict[str, Value], Places]:
     long.pools()
     long.gateway()
     long.store()
+    long.prices()
     return long.values, places.moved(long.moves).copied(long.copies)
 
 
@@ -52,7 +53,7 @@ class _Long:
             self.values["base"] = {"source": base}
             self.copies["base",] = ("base", "source")
         elif isinstance(base, dict):
-            self.values["base"] = _given(base)
+            self.values["base"] = _model(base)
 
     def adapters(self) -> None:
         adapters = self.values.get("adapters")
@@ -65,7 +66,7 @@ class _Long:
         if isinstance(value, str):
             self.copies["adapters", name] = ("adapters", name, "source")
             return {"source": value}
-        return _given(value or {}) if isinstance(value, dict | None) else value
+        return _model(value or {}) if isinstance(value, dict | None) else value
 
     def _named(self, items: list[Value]) -> dict[str, Value]:
         """A list of `{name, source}` as a mapping by name."""
@@ -126,6 +127,16 @@ class _Long:
             self.copies["store",] = ("store", "url")
         elif isinstance(store, dict):
             self.values["store"] = _given(store)
+
+    def prices(self) -> None:
+        if isinstance(prices := self.values.get("prices"), dict):
+            self.values["prices"] = _given(prices)
+
+
+def _model(section: dict[str, Value]) -> dict[str, Value]:
+    """The section of a base or an adapter, and those in it, without the keys that have no value."""
+    parts = {key: _given(part) for key in ("limits", "price") if isinstance(part := section.get(key), dict)}
+    return _given({**section, **parts})
 
 
 def _given(section: dict[str, Value]) -> dict[str, Value]:

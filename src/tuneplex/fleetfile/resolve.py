@@ -13,9 +13,19 @@ from pydantic import SecretStr
 from tuneplex.fleetfile.checks import STORE_HINT, is_loopback, is_token, max_num_seqs, store_problem
 from tuneplex.fleetfile.places import KeyPath
 from tuneplex.fleetfile.ranks import MAX_LORA_RANKS, smallest_max_rank
-from tuneplex.fleetfile.schema import FleetFile, PoolSection
+from tuneplex.fleetfile.schema import FleetFile, PoolSection, PriceSection, PricesSection
 from tuneplex.identity import Limits
-from tuneplex.types import AdapterVersion, Base, FleetSpec, GatewaySettings, Listen, PoolSpec, Timeouts, Waiting
+from tuneplex.types import (
+    AdapterVersion,
+    Base,
+    FleetSpec,
+    GatewaySettings,
+    Listen,
+    PoolSpec,
+    Price,
+    Timeouts,
+    Waiting,
+)
 
 __all__ = ["API_KEY_VARIABLE", "DEFAULT_POOL", "resolve"]
 
@@ -26,6 +36,7 @@ _MAX_LORAS = 4
 _LEAST_CPU_LORAS = 8
 _CONCURRENT_ON_CPU = 128
 _CONCURRENT = 256
+_TOKENS_OF_A_PRICE = 1_000_000
 
 
 def resolve(
@@ -67,6 +78,7 @@ def resolve(
         gateway=_gateway(file, env),
         store=_store(file, env),
         limits=_limits(file, base),
+        prices=_prices(file, base),
     )
 
 
@@ -75,6 +87,21 @@ def _limits(file: FleetFile, base: Base) -> dict[str, Limits]:
     sections = {base.name: file.base.limits, **{name: adapter.limits for name, adapter in file.adapters.items()}}
     found = {name: Limits(**section.model_dump()) for name, section in sections.items() if section is not None}
     return {name: limits for name, limits in found.items() if limits != Limits()}
+
+
+def _prices(file: FleetFile, base: Base) -> dict[str, Price]:
+    """Of the models that have any, by name: their own, or that of all."""
+    own = {base.name: file.base.price, **{name: adapter.price for name, adapter in file.adapters.items()}}
+    found = {name: _price(section or file.prices) for name, section in own.items()}
+    return {name: price for name, price in found.items() if price is not None}
+
+
+def _price(section: PriceSection | PricesSection | None) -> Price | None:
+    """The price of one token, which is a whole number of picos."""
+    if section is None or section.prompt is None or section.completion is None:
+        return None
+    cached = section.prompt if section.cached is None else section.cached
+    return Price(*(amount // _TOKENS_OF_A_PRICE for amount in (section.prompt, section.completion, cached)))
 
 
 @dataclass
@@ -240,6 +267,7 @@ def _gateway(file: FleetFile, env: Mapping[str, str]) -> GatewaySettings:
         max_body=gateway.max_body,
         timeouts=Timeouts(timeouts.connect, timeouts.first_byte, timeouts.between_chunks),
         waiting=Waiting(waiting.requests, waiting.bytes, waiting.longest, waiting.comments),
+        currency=file.prices.currency if file.prices else "",
     )
 
 

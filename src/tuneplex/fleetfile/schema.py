@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr
 
 from tuneplex.fleetfile.places import Places
-from tuneplex.units import parse_bytes, parse_duration
+from tuneplex.units import CURRENCY, MOST_MONEY, PICOS, parse_bytes, parse_duration, parse_money
 
 __all__ = [
     "AdapterSection",
@@ -18,6 +20,8 @@ __all__ = [
     "GatewaySection",
     "LimitsSection",
     "PoolSection",
+    "PriceSection",
+    "PricesSection",
     "Section",
     "StoreSection",
     "TimeoutsSection",
@@ -34,6 +38,43 @@ def _duration(value: Any) -> Any:  # noqa: ANN401 - the same
     return parse_duration(value) if isinstance(value, str) else value
 
 
+def _picos(value: Any) -> int:  # noqa: ANN401 - the same
+    """An amount, exactly as it is written: a number of so few digits that the shortest text of its float is that."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("should be an amount of money, for instance 12.50")  # noqa: TRY004 - pydantic wants this one
+    picos, currency = parse_money(value if isinstance(value, str) else f"{Decimal(repr(value)):f}")
+    if currency:
+        raise ValueError(f"should be a number alone, without {currency}: prices.currency says the currency")
+    return picos
+
+
+def _price(value: Any) -> int:  # noqa: ANN401 - the same
+    """An amount for a million tokens of which one token's part is a whole number of picos."""
+    picos = _picos(value)
+    if picos > _DEAREST or picos % _TOKENS:
+        raise ValueError("should be at most 1000000 for a million tokens, with at most 6 decimals")
+    return picos
+
+
+def _money(value: Any) -> int:  # noqa: ANN401 - the same
+    picos = _picos(value)
+    if not 0 < picos <= MOST_MONEY:
+        raise ValueError(f"should be more than 0 and at most {MOST_MONEY // PICOS}")
+    return picos
+
+
+def _currency(text: str) -> str:
+    if not re.fullmatch(CURRENCY, text):
+        raise ValueError(f"should be three capital letters, for instance EUR, not {text!r}")
+    return text
+
+
+_TOKENS = 1_000_000
+_DEAREST = 1_000_000 * PICOS
+
+Money = Annotated[int, BeforeValidator(_money)]
+PerMillion = Annotated[int, BeforeValidator(_price)]
+Currency = Annotated[str, AfterValidator(_currency)]
 Size = Annotated[int, BeforeValidator(_size), Field(gt=0, le=2**60)]
 Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0, le=30 * 86400)]
 Amount = Annotated[int, Field(ge=1, le=10**15)]
@@ -57,6 +98,34 @@ class LimitsSection(Section):
         default=None, description="Tokens of prompts and completions in a day of UTC."
     )
     concurrent: Amount | None = Field(default=None, description="Requests under way at a time.")
+    money_per_month: Money | None = Field(
+        default=None, description="What requests may cost in a calendar month of UTC, by the model's price."
+    )
+    cut_streams: bool = Field(
+        default=False,
+        description="End streams when this money is gone; otherwise each must fit in what is left before it begins.",
+    )
+
+
+class PriceSection(Section):
+    """What a million tokens of one model cost, in the currency of `prices`. Other models keep theirs."""
+
+    prompt: PerMillion = Field(description="Of prompts.")
+    completion: PerMillion = Field(description="Of answers.")
+    cached: PerMillion | None = Field(
+        default=None, description="Of prompts, where the engine had it in its prefix cache; else as `prompt`."
+    )
+
+
+class PricesSection(Section):
+    """What a million tokens cost of each model that has no `price` of its own. Without it nothing costs anything."""
+
+    currency: Currency = Field(description="Of all prices and limits in money: three capital letters.")
+    prompt: PerMillion | None = Field(default=None, description="Of prompts.")
+    completion: PerMillion | None = Field(default=None, description="Of answers.")
+    cached: PerMillion | None = Field(
+        default=None, description="Of prompts, where the engine had it in its prefix cache; else as `prompt`."
+    )
 
 
 class BaseSection(Section):
@@ -69,6 +138,7 @@ class BaseSection(Section):
     )
     name: str | None = Field(default=None, description="What clients say in `model`.")
     limits: LimitsSection | None = Field(default=None, description="How much may be asked of it, by all callers.")
+    price: PriceSection | None = Field(default=None, description="What its tokens cost, instead of `prices`.")
 
 
 class AdapterSection(Section):
@@ -77,6 +147,7 @@ class AdapterSection(Section):
     source: str = Field(description="A directory (relative to the fleet file) or `hf:ORG/NAME[@REVISION]`.")
     pool: str | None = Field(default=None, description="The pool that serves it.")
     limits: LimitsSection | None = Field(default=None, description="How much may be asked of it, by all callers.")
+    price: PriceSection | None = Field(default=None, description="What its tokens cost, instead of `prices`.")
 
 
 class PoolSection(Section):
@@ -213,6 +284,7 @@ class FleetFile(Section):
     engine: EngineSection = Field(default=EngineSection(), description="The software that local pools run.")
     gateway: GatewaySection = Field(default=GatewaySection(), description="Where and how clients are served.")
     store: StoreSection = Field(default=StoreSection(), description="The database of tenants and keys.")
+    prices: PricesSection | None = Field(default=None, description="What tokens cost, for limits in money.")
 
     _path: Path = PrivateAttr(Path())
     _places: Places = PrivateAttr(Places("", {}))

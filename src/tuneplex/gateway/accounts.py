@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tuneplex.identity import Limits, Subject
-from tuneplex.policy import MINUTE_S, Cell, Window
-from tuneplex.types import Used
+from tuneplex.policy import BUDGETS, MINUTE_S, Cell, Periods, Window, periods_at, rest_s
+from tuneplex.types import Spent, Used
 
-__all__ = ["DAY_S", "Account", "Obstacle", "Taken"]
+__all__ = ["FREE", "Account", "Cost", "Obstacle", "Taken"]
 
-DAY_S = 86400
-_CONCURRENT_WAIT_S = 1.0
-_WANTED_S = {"requests_per_minute": MINUTE_S, "tokens_per_minute": MINUTE_S, "tokens_per_day": 5, "concurrent": 5}
-_DAYS_KEPT = 3
+_SOON_S = 1.0
+_WANTED_S = {
+    "requests_per_minute": MINUTE_S,
+    "tokens_per_minute": MINUTE_S,
+    "tokens_per_day": 5,
+    "concurrent": 5,
+    "money_per_month": 5,
+}
+_MOST = 2**63 - 1  # what can be reported
+
+
+class Cost(NamedTuple):
+    """What a request may cost, in picos.
+
+    Attributes:
+        most: With the longest answer that it allows.
+        least: What must be left of a limit that may cut it: a whole reply is never cut, so that this is all of it.
+    """
+
+    most: int
+    least: int
+
+
+FREE = Cost(0, 0)
 
 
 class Obstacle(NamedTuple):
@@ -37,12 +57,25 @@ class Obstacle(NamedTuple):
     wait_s: float
 
 
-class Taken(NamedTuple):
-    """Where a request was counted."""
+class Taken:
+    """Where a request was counted, and what was reserved for it.
 
-    account: Account
-    request: Cell
-    tokens: Cell
+    Attributes:
+        account: Where.
+        request: Its cell.
+        tokens: The cell of its tokens.
+        money: The cell of its money.
+        reserved: Its money, picos.
+    """
+
+    __slots__ = ("account", "money", "request", "reserved", "tokens")
+
+    def __init__(self, account: Account, request: Cell, tokens: Cell, money: Cell, reserved: int) -> None:
+        self.account = account
+        self.request = request
+        self.tokens = tokens
+        self.money = money
+        self.reserved = reserved
 
 
 class Account:
@@ -55,9 +88,22 @@ class Account:
         refused: Requests refused so far.
         requests: Of the last minute.
         tokens: Of the last minute, reserved or used.
+        money: Of the last minute, reserved or used, picos.
+        reserved: What the requests under way have reserved, picos.
     """
 
-    __slots__ = ("_days", "_missed", "concurrent", "held", "refused", "requests", "subject", "tokens")
+    __slots__ = (
+        "_missed",
+        "_spent",
+        "concurrent",
+        "held",
+        "money",
+        "refused",
+        "requests",
+        "reserved",
+        "subject",
+        "tokens",
+    )
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -66,67 +112,122 @@ class Account:
         self.refused = 0
         self.requests = Window()
         self.tokens = Window()
-        self._days: dict[int, int] = {}
+        self.money = Window()
+        self.reserved = 0
+        self._spent = {kind: Periods() for kind in BUDGETS}
         self._missed: dict[str, Window] = {}
 
     # --- the usual way
 
-    def refuses(self, tokens: int, now: float, day: int) -> bool:
-        """Whether a limit stands against a request that needs so many tokens."""
+    def refuses(self, tokens: int, cost: Cost, now: float, periods: Mapping[str, int]) -> bool:
+        """Whether a limit stands against a request that needs so much."""
         held = self.held
         return (
             (held.requests_per_minute is not None and self.requests.total(now) >= held.requests_per_minute)
             or (held.concurrent is not None and self.concurrent >= held.concurrent)
             or (held.tokens_per_minute is not None and self.tokens.total(now) + tokens > held.tokens_per_minute)
-            or (held.tokens_per_day is not None and self._days.get(day, 0) + tokens > held.tokens_per_day)
+            or (held.tokens_per_day is not None and self._lacks("tokens_per_day", held.tokens_per_day, tokens, periods))
+            or (
+                held.money_per_month is not None
+                and self._lacks("money_per_month", held.money_per_month, self._needed(cost), periods)
+            )
         )
 
-    def take(self, tokens: int, now: float, day: int) -> Taken:
-        """Count a request."""
+    def _lacks(self, kind: str, share: int, needed: int, periods: Mapping[str, int]) -> bool:
+        return self._spent[kind].of(periods[kind]) + needed > share
+
+    def _needed(self, cost: Cost) -> int:
+        """The money that must be left."""
+        return cost.least if self.subject.limits.cut_streams else cost.most
+
+    def take(self, tokens: int, cost: Cost, now: float, periods: Mapping[str, int]) -> Taken:
+        """Count a request. One that may be cut reserves no more than what is left."""
         self.concurrent += 1
-        self._add_to_day(day, tokens)
-        return Taken(self, self.requests.add(now, 1), self.tokens.add(now, tokens))
+        self._spent["tokens_per_day"].add(periods["tokens_per_day"], tokens)
+        month, spent, share = periods["money_per_month"], self._spent["money_per_month"], self.held.money_per_month
+        money = cost.most
+        if share is not None and self.subject.limits.cut_streams:
+            money = min(money, max(cost.least, share - spent.of(month)))
+        spent.add(month, money)
+        self.reserved += money
+        return Taken(self, self.requests.add(now, 1), self.tokens.add(now, tokens), self.money.add(now, money), money)
 
-    def correct(self, taken: Taken, by: int, day: int) -> None:
-        """Count more tokens, or fewer, where a request was counted."""
-        self.tokens.correct(taken.tokens, by)
-        self._add_to_day(day, by)
+    def ends(self, taken: Taken, money: int, month: int, *, now: int) -> bool:
+        """Whether a stream that has cost so much, picos, must end; if not, this much is reserved for it.
 
-    def day_tokens(self, day: int) -> int:
-        """Tokens of a day of UTC, reserved or used."""
-        return self._days.get(day, 0)
+        Args:
+            taken: What it has.
+            money: What it has cost up to now.
+            month: In which it was let in. What is left of a month that is over nobody knows, so it is not cut by it.
+            now: The month that it is.
+        """
+        by, share = money - taken.reserved, self.held.money_per_month
+        if by <= 0 or share is None or not self.subject.limits.cut_streams:
+            return False
+        if month == now and self._spent["money_per_month"].of(month) + by > share:
+            return True
+        self._reserve(taken, by, month)
+        return False
 
-    def _add_to_day(self, day: int, amount: int) -> None:
-        """The few days that were current last are kept, lest a clock that jumps there and back gives one away twice."""
-        days = self._days
-        days[day] = max(0, days.pop(day, 0) + amount)  # now the last one in order
-        if len(days) > _DAYS_KEPT:
-            del days[next(iter(days))]
+    def _reserve(self, taken: Taken, by: int, month: int) -> None:
+        taken.reserved += by
+        self.reserved += by
+        self.money.correct(taken.money, by)
+        self._spent["money_per_month"].add(month, by)
+
+    def settle(self, taken: Taken, tokens: int, money: int | None, periods: Mapping[str, int]) -> None:
+        """A request is over.
+
+        Args:
+            taken: Where it was counted.
+            tokens: Used beyond what was reserved, or less than nothing.
+            money: What it really cost, picos; None if nobody knows.
+            periods: In which it was let in.
+        """
+        self.concurrent -= 1
+        if tokens:
+            self.tokens.correct(taken.tokens, tokens)
+            self._spent["tokens_per_day"].add(periods["tokens_per_day"], tokens)
+        if money is not None and money != taken.reserved:
+            self._reserve(taken, money - taken.reserved, periods["money_per_month"])
+        self.reserved -= taken.reserved
+
+    def spent(self, kind: str, period: int) -> int:
+        """What was let in of one of `BUDGETS` in a period, reserved or used."""
+        return self._spent[kind].of(period)
 
     # --- refusals
 
-    def obstacles(self, tokens: int, now: float, wall: float) -> Iterator[Obstacle]:
+    def obstacles(self, tokens: int, cost: Cost, now: float, wall: float) -> Iterator[Obstacle]:
         """Every limit that stands against a request."""
-        held, used_today = self.held, self.day_tokens(int(wall // DAY_S))
-        for kind, share, cost in (
+        held = self.held
+        for kind, share, needed in (
             ("requests_per_minute", held.requests_per_minute, 1),
             ("tokens_per_minute", held.tokens_per_minute, tokens),
             ("tokens_per_day", held.tokens_per_day, tokens),
             ("concurrent", held.concurrent, 1),
+            ("money_per_month", held.money_per_month, self._needed(cost)),
         ):
             if share is None:
                 continue
-            match kind:
-                case "requests_per_minute":
-                    wait_s = self.requests.wait_s(now, share - cost)
-                case "tokens_per_minute":
-                    wait_s = self.tokens.wait_s(now, share - cost)
-                case "tokens_per_day":
-                    wait_s = 0.0 if used_today + cost <= share else DAY_S - wall % DAY_S
-                case _:
-                    wait_s = 0.0 if self.concurrent < share else _CONCURRENT_WAIT_S
+            wait_s = self._wait_s(kind, share, needed, now, wall)
             if wait_s > 0:
-                yield Obstacle(self, kind, getattr(self.subject.limits, kind), share, cost, wait_s)
+                yield Obstacle(self, kind, getattr(self.subject.limits, kind), share, needed, wait_s)
+
+    def _wait_s(self, kind: str, share: int, needed: int, now: float, wall: float) -> float:
+        """Seconds until there is room, as far as this gateway can tell."""
+        match kind:
+            case "requests_per_minute":
+                return self.requests.wait_s(now, share - needed)
+            case "tokens_per_minute":
+                return self.tokens.wait_s(now, share - needed)
+            case "concurrent":
+                return 0.0 if self.concurrent < share else _SOON_S
+        over = self._spent[kind].of(periods_at(wall)[kind]) + needed - share
+        if over <= 0:
+            return 0.0
+        # Most of what a request has reserved comes back when it is over.
+        return _SOON_S if kind == "money_per_month" and over <= self.reserved else rest_s(kind, wall)
 
     def refused_for(self, obstacle: Obstacle, now: float) -> None:
         """Note what was wanted in vain, so that control can see where more is wanted."""
@@ -136,14 +237,13 @@ class Account:
 
     # --- for control
 
-    def used(self, now: float, day: int) -> Used:
+    def used(self, now: float, periods: Mapping[str, int]) -> Used:
         """What was let in and what was wanted."""
         requests, tokens = self.requests.total(now), self.tokens.total(now)
         return Used(
             requests=requests,
             tokens=tokens,
-            day=day,
-            day_tokens=self.day_tokens(day),
+            spent={kind: Spent(period, min(_MOST, self.spent(kind, period))) for kind, period in periods.items()},
             concurrent=self.concurrent,
             refused=self.refused,
             wanted=Limits(
@@ -151,6 +251,7 @@ class Account:
                 tokens_per_minute=self._wanted("tokens_per_minute", now, tokens),
                 tokens_per_day=self._wanted("tokens_per_day", now, tokens),
                 concurrent=self._wanted("concurrent", now, self.concurrent),
+                money_per_month=self._wanted("money_per_month", now, self.money.total(now)),
             ),
         )
 
@@ -158,11 +259,11 @@ class Account:
         limit, missed = getattr(self.subject.limits, kind), self._missed.get(kind)
         return None if limit is None else min(limit, used + (missed.total(now) if missed is not None else 0))
 
-    def idle(self, now: float, day: int) -> bool:
+    def idle(self, now: float, periods: Mapping[str, int]) -> bool:
         """Nothing would be lost if it were forgotten."""
         return not (
             self.concurrent
-            or self.day_tokens(day)
+            or any(self.spent(kind, period) for kind, period in periods.items())
             or self.requests.total(now)
             or self.tokens.total(now)
             or any(missed.total(now) for missed in self._missed.values())

@@ -13,15 +13,18 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from tuneplex.errors import RateLimited
-from tuneplex.gateway.accounts import DAY_S, Account, Obstacle, Taken
+from tuneplex.gateway.accounts import FREE, Account, Cost, Obstacle, Taken
 from tuneplex.identity import Limits, Subject
-from tuneplex.policy import ceiling, floor
+from tuneplex.policy import BUDGETS, ceiling, day_of, floor, periods_at, rest_s
 from tuneplex.types import Leases, Used
+from tuneplex.units import format_money
 
-__all__ = ["Admission", "Ticket"]
+__all__ = ["FREE", "Admission", "Cost", "Ticket"]
 
 # How long a share takes to move to where it is wanted, if nobody has used it.
 _MOVING_S = 5.0
+# To wait longer for money than this is not worth telling: it comes with the next month.
+_WORTH_WAITING_S = 60.0
 _NO_LIMITS = Limits()
 _NO_SHARES: dict[str, Limits] = {}
 _PER = {
@@ -29,28 +32,48 @@ _PER = {
     "tokens_per_minute": "tokens per minute",
     "tokens_per_day": "tokens per day",
     "concurrent": "requests at a time",
+    "money_per_month": "per month",
 }
 _TOKENS = frozenset({"tokens_per_minute", "tokens_per_day"})
-_MINUTE_S, _HOUR_S = 60, 3600
+_MONEY = "money_per_month"
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
 
 class Ticket:
-    """A request that was let in, until it is over."""
+    """A request that was let in, until it is over.
 
-    __slots__ = ("_day", "_taken", "_tokens")
+    Attributes:
+        cuts: A limit may end its stream.
+    """
 
-    def __init__(self, taken: list[Taken], tokens: int, day: int) -> None:
+    __slots__ = ("_admission", "_periods", "_taken", "_tokens", "cuts")
+
+    def __init__(self, admission: Admission, taken: list[Taken], tokens: int) -> None:
+        self._admission = admission
         self._taken = taken
         self._tokens = tokens
-        self._day = day
+        self._periods = admission.periods
+        self.cuts = any(_cuts(one.account.subject.limits) for one in taken)
 
-    def settle(self, tokens: int | None) -> None:
-        """It is over, and has really used so many tokens; with None nobody knows, and the reservation stays."""
+    def ended_by(self, money: int) -> str:
+        """Which limit ends its stream now that it has cost so much, picos; empty if none does.
+
+        What it has cost beyond its reservation is reserved, as long as there is something left.
+        """
+        month, now = self._periods[_MONEY], self._admission.periods[_MONEY]
+        for taken in self._taken:
+            if taken.account.ends(taken, money, month, now=now):
+                return self._admission.limited_to(taken.account.subject, _MONEY)
+        return ""
+
+    def settle(self, tokens: int | None, money: int | None = 0) -> None:
+        """It is over, and has really used so many tokens, and so much money, picos.
+
+        With None nobody knows, and the reservation stays.
+        """
         by = 0 if tokens is None else tokens - self._tokens
         for taken in self._taken:
-            taken.account.concurrent -= 1
-            if by:
-                taken.account.correct(taken, by, self._day)
+            taken.account.settle(taken, by, None if tokens is None else money, self._periods)
         self._taken = []
 
     def cancel(self) -> None:
@@ -65,6 +88,9 @@ class Admission:
 
     Args:
         index: Which gateway this is.
+
+    Attributes:
+        periods: The day and the month that it goes by.
     """
 
     def __init__(self, index: int) -> None:
@@ -73,6 +99,8 @@ class Admission:
         self._leases = Leases()
         self._first_leases = 0
         self._day = 0
+        self._currency = ""
+        self.periods = periods_at(0)
         self._accounts: dict[str, Account] = {}
 
     # --- what it goes by
@@ -87,6 +115,10 @@ class Admission:
         if gateways != self._gateways:
             self._gateways = gateways
             self._hold()
+
+    def count_in(self, currency: str) -> None:
+        """Limits in money are in this currency."""
+        self._currency = currency
 
     def lease(self, leases: Leases) -> None:
         """Go by these shares from now on, unless newer ones are known, or they tell this gateway nothing."""
@@ -110,8 +142,13 @@ class Admission:
                 limits.requests_per_minute, share.requests_per_minute, divided.requests_per_minute
             ),
             tokens_per_minute=self._part(limits.tokens_per_minute, share.tokens_per_minute, divided.tokens_per_minute),
-            tokens_per_day=self._part(limits.tokens_per_day, self._today_share(name, share), divided.tokens_per_day),
             concurrent=self._part(limits.concurrent, share.concurrent, divided.concurrent),
+            tokens_per_day=self._part(
+                limits.tokens_per_day, self._budget_share(name, "tokens_per_day", share), divided.tokens_per_day
+            ),
+            money_per_month=self._part(
+                limits.money_per_month, self._budget_share(name, _MONEY, share), divided.money_per_month
+            ),
         )
 
     def _part(self, limit: int | None, share: int | None, divided: int | None) -> int | None:
@@ -123,44 +160,47 @@ class Admission:
             return least
         return share if divided <= limit else min(share, least)
 
-    def _today_share(self, name: str, share: Limits) -> int | None:
-        """The share of today, if it was told one.
+    def _budget_share(self, name: str, kind: str, share: Limits) -> int | None:
+        """The share of this day, or month, if it was told one.
 
         The first that a process is told was meant for the one before it, and what that one has used is gone.
         """
-        if share.tokens_per_day is None or self._leases.day != self._day:
+        told: int | None = getattr(share, kind)
+        if told is None or self._leases.periods.get(kind) != self.periods[kind]:
             return None
         if self._leases.generation != self._first_leases:
-            return share.tokens_per_day
-        return min(share.tokens_per_day, floor(self._leases.left.get(name, 0), self._gateways))
+            return told
+        return min(told, floor(self._leases.left.get(name, {}).get(kind, 0), self._gateways))
 
     # --- requests
 
-    def admit(self, subjects: Sequence[Subject], tokens: int, now: float, wall: float) -> Ticket:
-        """Let a request in that may need so many tokens.
+    def admit(self, subjects: Sequence[Subject], tokens: int, now: float, wall: float, cost: Cost = FREE) -> Ticket:
+        """Let a request in that may need so many tokens, and so much money.
 
         Args:
             subjects: Whose limits it counts against.
             tokens: To reserve.
             now: Of a clock that only goes forward.
             wall: Unix time, which says what day it is.
+            cost: Money to reserve.
 
         Raises:
             RateLimited: At least one limit stands against it; nothing was counted.
         """
-        day = self._today(wall)
+        periods = self._now(wall)
         accounts = [self._account(subject) for subject in subjects]
         for account in accounts:
-            if account.refuses(tokens, now, day):
-                raise self._refusal(accounts, tokens, now, wall)
-        return Ticket([account.take(tokens, now, day) for account in accounts], tokens, day)
+            if account.refuses(tokens, cost, now, periods):
+                raise self._refusal(accounts, tokens, cost, now, wall)
+        return Ticket(self, [account.take(tokens, cost, now, periods) for account in accounts], tokens)
 
-    def _today(self, wall: float) -> int:
-        day = int(wall // DAY_S)
+    def _now(self, wall: float) -> dict[str, int]:
+        day = day_of(wall)
         if day != self._day:
             self._day = day
+            self.periods = periods_at(wall)
             self._hold()
-        return day
+        return self.periods
 
     def _account(self, subject: Subject) -> Account:
         account = self._accounts.get(subject.name)
@@ -172,14 +212,14 @@ class Admission:
             account.held = self._held(subject)
         return account
 
-    def _refusal(self, accounts: Iterable[Account], tokens: int, now: float, wall: float) -> RateLimited:
+    def _refusal(self, accounts: Iterable[Account], tokens: int, cost: Cost, now: float, wall: float) -> RateLimited:
         """What to say: of several limits the one that lasts longest, so that waiting for it is enough."""
-        found = [self._likely(one) for account in accounts for one in account.obstacles(tokens, now, wall)]
+        found = [self._likely(one) for account in accounts for one in account.obstacles(tokens, cost, now, wall)]
         for one in found:
             one.account.refused_for(one, now)
         for account in {id(one.account): one.account for one in found}.values():
             account.refused += 1
-        return _words(max(found, key=lambda one: one.wait_s), self._gateways)
+        return self._words(max(found, key=lambda one: one.wait_s))
 
     def _likely(self, obstacle: Obstacle) -> Obstacle:
         """When there will be room, as far as this gateway can tell: its own share may also grow."""
@@ -188,8 +228,8 @@ class Admission:
             return obstacle._replace(wait_s=math.inf)
         if self._gateways == 1:
             return obstacle
-        if obstacle.kind == "tokens_per_day":
-            left = self._leases.left.get(obstacle.account.subject.name, limit)
+        if obstacle.kind in BUDGETS:
+            left = self._leases.left.get(obstacle.account.subject.name, {}).get(obstacle.kind, limit)
             return obstacle._replace(wait_s=_MOVING_S) if cost <= ceiling(left, self._gateways) else obstacle
         return obstacle._replace(wait_s=_MOVING_S) if cost > obstacle.held else obstacle
 
@@ -216,39 +256,54 @@ class Admission:
                 account.tokens.rest_s(now),
             )
         if limits.tokens_per_day is not None and held.tokens_per_day is not None:
-            used = account.day_tokens(self._today(wall))
-            yield held.tokens_per_day - used, limits.tokens_per_day, DAY_S - wall % DAY_S if used else 0.0
+            used = account.spent("tokens_per_day", self._now(wall)["tokens_per_day"])
+            yield held.tokens_per_day - used, limits.tokens_per_day, rest_s("tokens_per_day", wall) if used else 0.0
 
     def report(self, now: float, wall: float) -> tuple[dict[str, Used], dict[str, Limits]]:
         """What was let in and what it goes by, by subject; those that have long been quiet are forgotten."""
-        day = self._today(wall)
-        self._accounts = {name: one for name, one in self._accounts.items() if not one.idle(now, day)}
-        used = {name: account.used(now, day) for name, account in self._accounts.items()}
+        periods = self._now(wall)
+        self._accounts = {name: one for name, one in self._accounts.items() if not one.idle(now, periods)}
+        used = {name: account.used(now, periods) for name, account in self._accounts.items()}
         return used, self._told() | {name: account.held for name, account in self._accounts.items()}
 
     def _told(self) -> dict[str, Limits]:
         """The shares that it would go by, should anybody ask: control may have forgotten them."""
         told = self._leases.shares.get(self._index, _NO_SHARES)
-        if self._leases.day == self._day:
-            return told
-        return {name: msgspec.structs.replace(share, tokens_per_day=None) for name, share in told.items()}
+        over = {kind: None for kind in BUDGETS if self._leases.periods.get(kind) != self.periods[kind]}
+        return {name: msgspec.structs.replace(share, **over) for name, share in told.items()} if over else told
+
+    # --- refusals in words
+
+    def limited_to(self, subject: Subject, kind: str) -> str:
+        """Who is limited to what: `tenant acme is limited to 60 requests per minute`."""
+        return f"{subject.name} is limited to {self._amount(kind, getattr(subject.limits, kind))} {_PER[kind]}"
+
+    def _words(self, obstacle: Obstacle) -> RateLimited:
+        kind, most = obstacle.kind, ceiling(obstacle.limit, self._gateways)
+        what = self.limited_to(obstacle.account.subject, kind)
+        if kind in _TOKENS or kind == _MONEY:
+            what += f", and this request may need {self._amount(kind, obstacle.cost)}"
+        if kind == _MONEY and _WORTH_WAITING_S < obstacle.wait_s < math.inf:
+            days = math.ceil(obstacle.wait_s / _DAY_S)
+            words = f"Not enough money is left: {what}. The next month begins in {days} day{'s' if days > 1 else ''}."
+            return RateLimited(words, code="insufficient_quota")
+        if math.isfinite(obstacle.wait_s):
+            wait_s = max(1, math.ceil(obstacle.wait_s))
+            words = f"{what}. Try again in {wait_s} second{'s' if wait_s > 1 else ''}."
+            return RateLimited(f"Rate limit reached: {words}", code="rate_limit_exceeded", retry_after_s=wait_s)
+        if kind not in _TOKENS and kind != _MONEY:
+            return RateLimited(f"Rate limit reached: {what}.", code="rate_limit_exceeded")
+        if most < obstacle.limit:
+            most_of_one = self._amount(kind, most)
+            what += f"; with {self._gateways} gateways no single request can have more than {most_of_one}"
+        return RateLimited(f"The request is too large: {what}.", code="request_too_large")
+
+    def _amount(self, kind: str, amount: int) -> str:
+        return format_money(amount, self._currency) if kind == _MONEY else str(amount)
 
 
-def _words(obstacle: Obstacle, gateways: int) -> RateLimited:
-    name, kind, limit = obstacle.account.subject.name, obstacle.kind, obstacle.limit
-    what = f"{name} is limited to {limit} {_PER[kind]}"
-    if kind in _TOKENS:
-        what += f", and this request may need {obstacle.cost}"
-    if math.isfinite(obstacle.wait_s):
-        wait_s = max(1, math.ceil(obstacle.wait_s))
-        words = f"{what}. Try again in {wait_s} second{'s' if wait_s > 1 else ''}."
-        return RateLimited(f"Rate limit reached: {words}", code="rate_limit_exceeded", retry_after_s=wait_s)
-    most = ceiling(limit, gateways)
-    if kind not in _TOKENS:
-        return RateLimited(f"Rate limit reached: {what}.", code="rate_limit_exceeded")
-    if most < limit:
-        what += f"; with {gateways} gateways no single request can have more than {most}"
-    return RateLimited(f"The request is too large: {what}.", code="request_too_large")
+def _cuts(limits: Limits) -> bool:
+    return limits.cut_streams and limits.money_per_month is not None
 
 
 def _lines(what: bytes, found: list[tuple[int, int, float]]) -> bytes:

@@ -27,6 +27,7 @@ from tuneplex.gateway.doubts import Doubts
 from tuneplex.gateway.estimate import Estimate, does_not_fit, fits_by_size
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import TEXT
+from tuneplex.gateway.money import cost_of
 from tuneplex.gateway.pages import known_model, model_card, model_list, readiness
 from tuneplex.gateway.places import Places
 from tuneplex.gateway.principals import Principals, principals, subjects
@@ -45,6 +46,7 @@ __all__ = ["Gateway"]
 _log = logging.getLogger(__name__)
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_UNKNOWN = Estimate(0, 0)
 _NOBODY = Principal("", "", scopes=(), grant=Grant(((),), base=False), isolated=True)
 
 _BREAKS = frozenset({Outcome.UNREACHABLE, Outcome.BROKEN})
@@ -116,6 +118,7 @@ class Gateway:
         self.counter.use(view.tokenizer)
         self._context = min((one.context for one in view.replicas if one.context is not None), default=None)
         self._admission.share_among(view.gateways)
+        self._admission.count_in(view.settings.currency)
         limited = ((name, subjects(f"model {name}", model.limits)) for name, model in view.models.items())
         self._limited = {name: subject for name, subject in limited if subject}
         self._lists = {}
@@ -351,9 +354,10 @@ class Gateway:
         limited, needed = self._limiting(asked), asked.needed
         if not limited:
             return None
+        cost = cost_of(asked.model.price, needed or _UNKNOWN, stream=asked.stream)
         now, wall = self._clock(), self._wall()
         try:
-            return self._admission.admit(limited, needed.prompt + needed.completion if needed else 0, now, wall)
+            return self._admission.admit(limited, needed.prompt + needed.completion if needed else 0, now, wall, cost)
         finally:
             asked.exchange.extra += self._admission.headers(limited, now, wall)
 
@@ -397,6 +401,7 @@ class Gateway:
 
     def send(self, asked: Asked, replica: Replica) -> None:
         """Send it to an engine."""
+        needed = asked.needed or _UNKNOWN
         order = Order(
             route=asked.route,
             model=asked.model,
@@ -405,7 +410,9 @@ class Gateway:
             tally=asked.tally,
             charge=asked.charge,
             salt=asked.principal.cache_salt,
-            prompt=0 if asked.needed is None else asked.needed.prompt,
+            prompt=needed.prompt,
+            choices=needed.choices,
+            prompts=needed.prompts,
             ticket=asked.ticket,
             deadline=asked.deadline,
         )
@@ -529,8 +536,9 @@ def _is_open(target: Target, exchange: Exchange) -> bool:
 
 
 def _counts_tokens(subject: Subject) -> bool:
+    """Whether an estimate of a request's tokens is needed: for limits in tokens, and in what tokens cost."""
     limits = subject.limits
-    return limits.tokens_per_minute is not None or limits.tokens_per_day is not None
+    return any(limit is not None for limit in (limits.tokens_per_minute, limits.tokens_per_day, limits.money_per_month))
 
 
 def _keys_differ(old: GatewaySettings, new: GatewaySettings) -> bool:

@@ -23,6 +23,7 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
     DEADLINE = "deadline"  # the client's own
     CLIENT_GONE = "client_gone"
+    CUT = "cut"  # a limit that may has ended the stream
 
 
 class Tally:

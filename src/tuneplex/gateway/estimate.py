@@ -45,6 +45,8 @@ class Estimate(msgspec.Struct, frozen=True):
             than `at_least`.
         counted: The base's tokenizer has counted; else bytes were.
         exact: All of it was looked at; else the rest was taken to be like the beginning.
+        choices: How many replies are asked for, to all prompts together.
+        prompts: How many prompts there are.
     """
 
     prompt: int
@@ -53,6 +55,8 @@ class Estimate(msgspec.Struct, frozen=True):
     whole: int = 0
     counted: bool = False
     exact: bool = True
+    choices: int = 1
+    prompts: int = 1
 
 
 class Tally:
@@ -97,13 +101,16 @@ class Tally:
         if self._route is Route.EMBEDDINGS:
             return Estimate(prompt, 0, least, least, counted, not of)
         to_come = UNSAID_COMPLETION if asked is None else asked
+        choices = min(_MOST, self._prompts * self._choices)
         return Estimate(
             prompt=prompt,
-            completion=min(_MOST, to_come * self._prompts * self._choices),
+            completion=min(_MOST, to_come * choices),
             at_least=max(least + 1, asked or 0),
             whole=least + max(1, asked or 0),
             counted=counted,
             exact=not of,
+            choices=choices,
+            prompts=self._prompts,
         )
 
 

@@ -13,13 +13,14 @@ import msgspec
 
 from tuneplex.engines.meters import HiddenUsage, Meter, ResponseUsage, ShownUsage
 from tuneplex.engines.rename import Renamer
-from tuneplex.engines.usage import ASKABLE, OPTIONS, Usage, asking, estimated_tokens
-from tuneplex.errors import ApiError, DeadlineExceeded, Unavailable, UpstreamError, UpstreamTimeout
+from tuneplex.engines.usage import ASKABLE, OPTIONS, Aloud, Usage, asking, asking_aloud, estimated_tokens
+from tuneplex.errors import ApiError, DeadlineExceeded, RateLimited, Unavailable, UpstreamError, UpstreamTimeout
 from tuneplex.gateway.admission import Ticket
 from tuneplex.gateway.answers import ErrorAnswer, LongAnswer, StreamAnswer, WholeAnswer, error_event
 from tuneplex.gateway.asked import Charge
 from tuneplex.gateway.counters import Counters, Outcome, Tally
 from tuneplex.gateway.exchange import Exchange
+from tuneplex.gateway.money import CutStream, spent
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.http import Call, Receiver, Unreachable, UpstreamFault
 from tuneplex.types import Model, Route, Timeouts
@@ -49,6 +50,8 @@ class Order(msgspec.Struct, frozen=True):
         charge: What its turn has cost.
         salt: Keeps it apart in the engine's prefix cache, or empty.
         prompt: About how many tokens its prompt has; 0 if nobody has estimated it.
+        choices: How many replies it asks for.
+        prompts: To how many prompts.
         ticket: What it was let in with, if there are limits.
         deadline: When its reply has to be complete, on the clock of `time.monotonic`.
     """
@@ -61,8 +64,15 @@ class Order(msgspec.Struct, frozen=True):
     charge: Charge
     salt: str = ""
     prompt: int = 0
+    choices: int = 1
+    prompts: int = 1
     ticket: Ticket | None = None
     deadline: float = math.inf
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether a limit may end its stream."""
+        return self.stream and self.ticket is not None and self.ticket.cuts
 
 
 class Ledger:
@@ -103,7 +113,7 @@ class Ledger:
         if relay.used is not None:
             tally.spent(relay.used)
         if relay.order.ticket is not None:
-            relay.order.ticket.settle(None if relay.used is None else relay.used.prompt + relay.used.completion)
+            relay.order.ticket.settle(*_spent(relay))
         self.on_closed(relay, outcome)
 
     def _leave(self, relay: Relay) -> None:
@@ -114,6 +124,12 @@ class Ledger:
             self.outstanding[name] = left
         else:
             del self.outstanding[name]
+
+
+def _spent(relay: Relay) -> tuple[int, int] | tuple[None, None]:
+    """Tokens and money; nothing where nobody knows."""
+    used = relay.used
+    return (None, None) if used is None else (used.prompt + used.completion, spent(relay.order.model.price, used))
 
 
 def _ignore(*_: object) -> None:
@@ -142,11 +158,13 @@ class Relay:
         chunks: Pieces of the reply's body so far.
         over: `close` has been called.
         used: The tokens that it took; known once it is over.
+        aloud: What the client has asked for of the usage; known only of a stream that may be cut.
     """
 
     chunks = 0
     over = False
     used: Usage | None = None
+    aloud: Aloud | None = None
     _answer: _Answer | None = None
     _call: Call | None = None
     _fields: dict[str, msgspec.Raw] | None = None  # to ask once more without what the engine may refuse
@@ -194,6 +212,11 @@ class Relay:
     def _asking(self, fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
         """The request's fields, with which the engine also tells what the stream has used."""
         telling = self.upstream.telling
+        if self.order.may_be_cut and self.order.route in ASKABLE:
+            self.aloud = asking_aloud(fields)
+            if self.aloud is not None and self.upstream.dialect.tells_always:
+                self._hides_usage = not self.aloud.usage
+                return {**fields, OPTIONS: self.aloud.options}
         if not self.order.stream or self.order.route not in ASKABLE or telling.takes_options is False:
             return fields
         options = asking(fields)
@@ -249,7 +272,10 @@ class Relay:
         self._fields = None
         if self._hides_usage or self._asked_again:
             self.upstream.telling.takes_options = self._hides_usage
-        self.receive_with(StreamAnswer(self) if self.order.stream else WholeAnswer(self))
+        if self.order.may_be_cut:
+            self.receive_with(CutStream(self))
+        else:
+            self.receive_with(StreamAnswer(self) if self.order.stream else WholeAnswer(self))
 
     def receive_with(self, answer: StreamAnswer | WholeAnswer | LongAnswer | ErrorAnswer) -> None:
         """Let `answer` have the rest of the reply."""
@@ -386,8 +412,13 @@ class Relay:
             return used
         if outcome in _REFUSED and not used.completion:
             return _NOTHING
-        prompt = self.order.prompt or estimated_tokens(self._prompt_bytes)
-        return msgspec.structs.replace(used, prompt=prompt)
+        return self.with_prompt(used)
+
+    def with_prompt(self, used: Usage) -> Usage:
+        """With an estimate of the prompt, where the engine has not told it."""
+        if used.prompt:
+            return used
+        return msgspec.structs.replace(used, prompt=self.order.prompt or estimated_tokens(self._prompt_bytes))
 
 
 def tell(exchange: Exchange, route: Route, error: ApiError) -> None:
@@ -399,5 +430,7 @@ def tell(exchange: Exchange, route: Route, error: ApiError) -> None:
 
 
 def retry_after(error: ApiError) -> bytes:
-    """The header line that says when to come back, if the error knows."""
-    return b"" if error.retry_after_s is None else b"retry-after: %d\r\n" % error.retry_after_s
+    """The header lines that say when to come back, if the error knows; or not to, as OpenAI's clients understand it."""
+    if error.retry_after_s is not None:
+        return b"retry-after: %d\r\n" % error.retry_after_s
+    return b"x-should-retry: false\r\n" if isinstance(error, RateLimited) else b""

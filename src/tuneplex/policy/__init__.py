@@ -5,6 +5,7 @@ from tuneplex.policy.eligible import eligible, expected, too_small
 from tuneplex.policy.fair import FairQueue, Place
 from tuneplex.policy.leases import Want, ceiling, floor, shares
 from tuneplex.policy.lessor import Lessor
+from tuneplex.policy.periods import BUDGETS, DAY_S, Periods, day_of, month_of, periods_at, rest_s
 from tuneplex.policy.permission import permits
 from tuneplex.policy.routing import least_outstanding
 from tuneplex.policy.slots import QUANTUM_S, Slots
@@ -12,24 +13,31 @@ from tuneplex.policy.turns import local_weights, places, turns
 from tuneplex.policy.windows import MINUTE_S, Cell, Window
 
 __all__ = [
+    "BUDGETS",
+    "DAY_S",
     "MINUTE_S",
     "QUANTUM_S",
     "Cell",
     "FairQueue",
     "Lessor",
+    "Periods",
     "Place",
     "Slots",
     "Want",
     "Window",
     "ceiling",
     "changes",
+    "day_of",
     "eligible",
     "expected",
     "floor",
     "least_outstanding",
     "local_weights",
+    "month_of",
+    "periods_at",
     "permits",
     "places",
+    "rest_s",
     "shares",
     "too_small",
     "turns",

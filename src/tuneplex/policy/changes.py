@@ -8,12 +8,14 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from tuneplex.identity import Limits
-from tuneplex.types import AdapterVersion, Change, FleetSpec, PoolSpec
+from tuneplex.types import AdapterVersion, Change, FleetSpec, PoolSpec, Price
+from tuneplex.units import format_money
 
 __all__ = ["changes"]
 
 _LIVE, _ROLLING, _RESTART = "live", "rolling", "restart"
 _NO_LIMITS = Limits()
+_PRICED_TOKENS = 1_000_000
 # Fields whose values may hold secrets: that they changed is said, but not from what to what.
 _UNSHOWN = {"secret": "key", "key_sha256": "key", "env": "env", "engine_args": "engine_args"}
 
@@ -29,10 +31,10 @@ _N = TypeVar("_N", bound=_Named)
 def changes(old: FleetSpec, new: FleetSpec) -> tuple[Change, ...]:
     """The differences, empty when there is nothing to do.
 
-    Adapters, aliases, limits, gateway settings, the number of replicas and the tenants they are for change while
-    everything runs (`live`). Other pool settings replace replicas one by one (`rolling`). The fleet's name, its base,
-    its store and where it listens need a `restart`. Where something was fetched from makes no difference as long as it
-    is the same thing.
+    Adapters, aliases, limits, prices, gateway settings, the number of replicas and the tenants they are for change
+    while everything runs (`live`). Other pool settings replace replicas one by one (`rolling`). The fleet's name, its
+    base, its store and where it listens need a `restart`. Where something was fetched from makes no difference as long
+    as it is the same thing.
     """
     return tuple(_changes(_without_sources(old), _without_sources(new)))
 
@@ -55,6 +57,7 @@ def _changes(old: FleetSpec, new: FleetSpec) -> Iterator[Change]:
     yield from _adapters(_by_name(old.adapters), _by_name(new.adapters))
     yield from _aliases(old.aliases, new.aliases)
     yield from _limits(old.limits, new.limits)
+    yield from _prices(old.prices, new.prices)
     if old.gateway != new.gateway:
         yield Change("gateway", "change", _LIVE, _fields(old.gateway, new.gateway))
 
@@ -122,6 +125,22 @@ def _limits(old: Mapping[str, Limits], new: Mapping[str, Limits]) -> Iterator[Ch
             yield Change(f"limits of {name}", kind, _LIVE, _fields(before, after))
 
 
+def _prices(old: Mapping[str, Price], new: Mapping[str, Price]) -> Iterator[Change]:
+    for name in (*old, *(name for name in new if name not in old)):
+        before, after = old.get(name), new.get(name)
+        if before != after:
+            kind = "add" if before is None else "remove" if after is None else "change"
+            yield Change(f"price of {name}", kind, _LIVE, f"{_per_million(before)} -> {_per_million(after)}")
+
+
+def _per_million(price: Price | None) -> str:
+    """As in the fleet file: for a million tokens."""
+    if price is None:
+        return "none"
+    kinds = price.__struct_fields__
+    return " ".join(f"{kind} {format_money(getattr(price, kind) * _PRICED_TOKENS)}" for kind in kinds)
+
+
 def _fields(old: msgspec.Struct, new: msgspec.Struct) -> str:
     """The fields that differ: `replicas 1 -> 2, max_loras 2 -> 4`."""
     pairs = ((name, getattr(old, name), getattr(new, name)) for name in old.__struct_fields__)
@@ -133,10 +152,16 @@ def _field(name: str, before: object, after: object) -> str:
         return f"{_UNSHOWN[name]} changed"
     if isinstance(before, msgspec.Struct) and isinstance(after, msgspec.Struct):
         return f"{name} ({_fields(before, after)})"
+    if name == "money_per_month":
+        before, after = _money(before), _money(after)
     return f"{name} {_short(before)} -> {_short(after)}"
+
+
+def _money(picos: object) -> object:
+    return format_money(picos) if isinstance(picos, int) else picos
 
 
 def _short(value: object) -> str:
     if isinstance(value, tuple):
         return "+".join(str(item) for item in value) or "none"
-    return "none" if value is None else str(value)
+    return "none" if value is None or value == "" else str(value)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from tuneplex.identity import Limits
 from tuneplex.policy.leases import Want, floor, shares
+from tuneplex.policy.periods import BUDGETS
 from tuneplex.types import GatewayReport, Leases, Used
 
 __all__ = ["Lessor"]
@@ -17,6 +19,7 @@ _PATIENCE = 3
 _REMEMBERED = 8
 _NEVER_USED = Used()
 _NEVER_TOLD = Limits()
+_KINDS = tuple(kind for kind in Limits.__struct_fields__ if kind != "cut_streams")
 
 
 class Lessor:
@@ -35,7 +38,13 @@ class Lessor:
         """Take in a report."""
         self._gateways.setdefault(report.gateway, _Gateway()).heard(report)
 
-    def decide(self, limits: Mapping[str, Limits], gateways: int, day: int, spent: Mapping[str, int]) -> Leases | None:
+    def decide(
+        self,
+        limits: Mapping[str, Limits],
+        gateways: int,
+        periods: Mapping[str, int],
+        spent: Mapping[str, Mapping[str, int]],
+    ) -> Leases | None:
         """What gateways should be told now; None if it is what they were told last, or too early to say.
 
         To be called about once a second.
@@ -43,24 +52,29 @@ class Lessor:
         Args:
             limits: Of all subjects that have any, by name.
             gateways: How many share them.
-            day: Today: days of UTC since 1970.
-            spent: Tokens of this day by subject, of all gateways since it began, as far as reports tell.
+            periods: Which it is now of each of `BUDGETS`.
+            spent: Of each of them by subject, of all gateways since the period began, as far as reports tell.
         """
         known = {index: self._gateways.setdefault(index, _Gateway()) for index in range(gateways)}
         if self._patience and any(gateway.report is None for gateway in known.values()):
             self._patience -= 1
             return None
         asked = {name for gateway in known.values() for name in gateway.subjects()}
-        divided = {name: limits[name] for name in sorted((asked | spent.keys()) & limits.keys())}
+        asked.update(*spent.values())
+        divided = {name: limits[name] for name in sorted(asked & limits.keys())}
         # Who was not heard is told nothing, and goes on by what it has.
         given: dict[int, dict[str, Limits]] = {index: {} for index, one in known.items() if one.report is not None}
-        left: dict[str, int] = {}
+        left: dict[str, dict[str, int]] = {}
         for name, limit in divided.items():
-            if limit.tokens_per_day is not None:
-                left[name] = _left(name, limit.tokens_per_day, known.values(), day, spent.get(name, 0))
-            for index, share in _divide(name, limit, left.get(name), known, day).items():
+            rest = {
+                budget: _left(name, budget, known.values(), spent.get(budget.kind, {}).get(name, 0))
+                for budget in _budgets(limit, periods)
+            }
+            if rest:
+                left[name] = {budget.kind: amount for budget, amount in rest.items()}
+            for index, share in _divide(name, limit, rest, known).items():
                 given[index][name] = share
-        return self._tell(Leases(self._last.generation, given, divided, day, left))
+        return self._tell(Leases(self._last.generation, given, divided, dict(periods), left))
 
     def _tell(self, new: Leases) -> Leases | None:
         newest = max((known.report.leases for known in self._gateways.values() if known.report is not None), default=0)
@@ -124,7 +138,7 @@ class _Gateway:
 def _larger(one: dict[str, Limits], other: dict[str, Limits]) -> dict[str, Limits]:
     """The larger share of each kind."""
     return {
-        name: Limits(**{kind: _max(one.get(name), other.get(name), kind) for kind in Limits.__struct_fields__})
+        name: _shares({kind: _max(one.get(name), other.get(name), kind) for kind in _KINDS})
         for name in one.keys() | other.keys()
     }
 
@@ -134,8 +148,23 @@ def _max(one: Limits | None, other: Limits | None, kind: str) -> int | None:
     return max(known, default=None)
 
 
+class _Budget(NamedTuple):
+    """A limit for the period that it is now."""
+
+    kind: str
+    limit: int
+    period: int
+
+
+def _budgets(limits: Limits, periods: Mapping[str, int]) -> Iterator[_Budget]:
+    for kind in BUDGETS:
+        limit = getattr(limits, kind)
+        if limit is not None:
+            yield _Budget(kind, limit, periods[kind])
+
+
 def _divide(
-    name: str, limits: Limits, left: int | None, gateways: Mapping[int, _Gateway], day: int
+    name: str, limits: Limits, left: Mapping[_Budget, int], gateways: Mapping[int, _Gateway]
 ) -> dict[int, Limits]:
     """The shares of one subject."""
     found: dict[str, dict[int, int]] = {}
@@ -156,19 +185,22 @@ def _divide(
                 for index, one in gateways.items()
             }
             found[kind] = shares(limit, _with_unheard(limit, wants, gateways))
-    if left is not None:
-        least = floor(limits.tokens_per_day or 0, len(gateways))
-        found["tokens_per_day"] = _divide_day(name, left, least, gateways, day)
+    for budget, rest in left.items():
+        found[budget.kind] = _divide_rest(name, budget, rest, gateways)
     heard = (index for index, one in gateways.items() if one.report is not None)
-    return {index: Limits(**{kind: share[index] for kind, share in found.items()}) for index in heard}
+    return {index: _shares({kind: share[index] for kind, share in found.items()}) for index in heard}
 
 
-def _divide_day(name: str, left: int, least: int, gateways: Mapping[int, _Gateway], day: int) -> dict[int, int]:
-    """What is left of the day is divided, and added to what each has had of it."""
-    kind = "tokens_per_day"
-    used = {index: _day_tokens(one.used(name), day) for index, one in gateways.items()}
+def _shares(found: Mapping[str, int | None]) -> Limits:
+    return msgspec.structs.replace(_NEVER_TOLD, **found)
+
+
+def _divide_rest(name: str, budget: _Budget, left: int, gateways: Mapping[int, _Gateway]) -> dict[int, int]:
+    """What is left of a period is divided, and added to what each has had of it."""
+    kind, least = budget.kind, floor(budget.limit, len(gateways))
+    used = {index: _spent(one.used(name), budget) for index, one in gateways.items()}
     wants = {
-        index: Want(max(0, one.held(name, kind, least) - used[index]), 0, one.used(name).wanted.tokens_per_day or 0)
+        index: Want(max(0, one.held(name, kind, least) - used[index]), 0, getattr(one.used(name).wanted, kind) or 0)
         for index, one in gateways.items()
     }
     return {index: used[index] + part for index, part in shares(left, _with_unheard(left, wants, gateways)).items()}
@@ -181,10 +213,11 @@ def _with_unheard(limit: int, wants: dict[int, Want], gateways: Mapping[int, _Ga
     return wants | {index: msgspec.structs.replace(wants[index], held=max(0, limit - taken)) for index in unheard}
 
 
-def _left(name: str, limit: int, gateways: Iterable[_Gateway], day: int, spent: int) -> int:
-    """What is left of the day for all gateways together."""
-    return max(0, limit - max(spent, sum(_day_tokens(one.used(name), day) for one in gateways)))
+def _left(name: str, budget: _Budget, gateways: Iterable[_Gateway], spent: int) -> int:
+    """What is left of a period for all gateways together."""
+    return max(0, budget.limit - max(spent, sum(_spent(one.used(name), budget) for one in gateways)))
 
 
-def _day_tokens(used: Used, day: int) -> int:
-    return used.day_tokens if used.day >= day else 0
+def _spent(used: Used, budget: _Budget) -> int:
+    known = used.spent.get(budget.kind)
+    return known.amount if known is not None and known.period >= budget.period else 0

@@ -25,8 +25,8 @@ from tuneplex.files import replaced
 from tuneplex.identity import DEFAULT_TENANT
 from tuneplex.records import revisions, tables, upkeep
 from tuneplex.records.database import Database
-from tuneplex.records.days import check_days
 from tuneplex.records.rows import read_keys, read_tenants
+from tuneplex.records.spending import check_spending
 
 __all__ = ["backup", "restore"]
 
@@ -201,6 +201,6 @@ def _check(connection: Connection) -> None:
     """See that what was put in is a store: SQLite takes a text for a number, too."""
     names = {tenant.name for tenant in read_tenants(connection)}
     read_keys(connection)
-    check_days(connection)
+    check_spending(connection)
     if DEFAULT_TENANT not in names or connection.scalar(select(func.count()).select_from(tables.meta)) != 1:
         raise _Damaged("it lacks rows")

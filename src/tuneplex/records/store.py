@@ -13,8 +13,8 @@ from tuneplex.errors import StoreConflict, StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
 from tuneplex.records import backup, tables, upkeep
 from tuneplex.records.database import Database
-from tuneplex.records.days import Counted, Day, forget_days, read_day, write_days
 from tuneplex.records.rows import read_keys, read_tenants, row
+from tuneplex.records.spending import Counted, Spending, forget_spending, read_spending, write_spending
 from tuneplex.records.upkeep import StoreFacts, Upgraded
 
 __all__ = ["Store"]
@@ -244,28 +244,34 @@ class Store:
                 connection.execute(update(tables.keys).where(tables.keys.c.id == key_id).values(revoked=now))
             return key
 
-    def day(self, fleet: str, day: int) -> Day:
-        """The tokens that a fleet has counted on a day (of UTC, since 1970): subject -> process -> tokens."""
-        with self._database.reading() as connection:
-            return read_day(connection, fleet, day)
+    def spending(self, fleet: str, kind: str, period: int) -> Spending:
+        """What a fleet has counted of one kind of limit in a period: subject -> process -> amount.
 
-    def keep_days(self, fleet: str, counted: Mapping[Counted, int]) -> None:
-        """Keep how many tokens each process has counted by now, in the place of what was kept of it.
+        Args:
+            fleet: The fleet's name.
+            kind: The limit, as the field of `Limits` is called.
+            period: The day, or the month, of UTC since 1970.
+        """
+        with self._database.reading() as connection:
+            return read_spending(connection, fleet, kind, period)
+
+    def keep_spending(self, fleet: str, counted: Mapping[Counted, int]) -> None:
+        """Keep how much each process has counted by now, in the place of what was kept of it.
 
         Doing it again changes nothing, so it can be done again when it is not known whether it was done. The generation
         stays.
 
         Args:
             fleet: The fleet's name.
-            counted: Subject, day and process -> tokens.
+            counted: Kind, period, subject and process -> amount.
         """
-        with self._database.writing("somebody else counts the tokens of the day, too") as connection:
-            write_days(connection, fleet, counted)
+        with self._database.writing("somebody else counts for the same fleet, too") as connection:
+            write_spending(connection, fleet, counted)
 
-    def forget_days(self, fleet: str) -> None:
-        """Let go of what a fleet has counted on days that are long over."""
+    def forget_spending(self, fleet: str) -> None:
+        """Let go of what a fleet has counted in periods that are long over."""
         with self._database.writing() as connection:
-            forget_days(connection, fleet)
+            forget_spending(connection, fleet)
 
 
 def _change(connection: Connection, **values: bool) -> None:

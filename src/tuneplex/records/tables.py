@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from tuneplex.identity import Limits
 
-__all__ = ["REVISION_TABLE", "JsonText", "keys", "meta", "metadata", "tenants", "usage_days"]
+__all__ = ["REVISION_TABLE", "JsonText", "keys", "meta", "metadata", "spending", "tenants"]
 
 # Not Alembic's own name for it, which another program may use in the same database.
 REVISION_TABLE = "tuneplex_revision"
@@ -88,6 +88,7 @@ tenants = Table(
     Column("disabled", Boolean, nullable=False),
     Column("created", BigInteger, nullable=False),
     Column("limits", JsonText(Limits), nullable=False, server_default="{}"),
+    Column("weight", Integer, nullable=False, server_default="1"),
 )
 
 keys = Table(
@@ -108,14 +109,17 @@ keys = Table(
     Index(None, "tenant"),
 )
 
-# Tokens by fleet (several can have the same store), subject (see `identity.Subject`) and day of UTC. Each gateway
-# process has rows of its own, which hold what it has counted so far: written again, they are not counted again.
-usage_days = Table(
-    "usage_days",
+# What was let in of limits that are for a period of the calendar: by fleet (several can have the same store), field of
+# `identity.Limits`, period (days or months of UTC, since 1970) and subject (see `identity.Subject`). Tokens, or picos.
+# Each gateway process has rows of its own, which hold what it has counted so far: written again, they are not counted
+# again.
+spending = Table(
+    "spending",
     metadata,
     Column("fleet", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("period", Integer, primary_key=True, autoincrement=False),
     Column("subject", Text, primary_key=True),
-    Column("day", Integer, primary_key=True, autoincrement=False),
     Column("process", Text, primary_key=True),
-    Column("tokens", BigInteger, nullable=False),
+    Column("amount", BigInteger, nullable=False),
 )

@@ -23,7 +23,8 @@ def cli(tmp_path: Path) -> Iterator[CommandLine]:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
     """A directory whose fleet runs, for tests that only look at it; its key is `sk-shop`."""
     line = CommandLine(tmp_path_factory.mktemp("fleet"))
-    line.write_fleet("gateway: {port: 0, key: sk-shop}\naliases: {gpt-4o-mini: contacts}")
+    prices = "prices: {currency: EUR, prompt: 0.15, completion: 0.60}"
+    line.write_fleet(f"gateway: {{port: 0, key: sk-shop}}\naliases: {{gpt-4o-mini: contacts}}\n{prices}")
     try:
         started = line.run("up", "--detach")
         assert started.returncode == 0, started.stderr

@@ -167,7 +167,7 @@ def test_tenants_are_told_apart_in_a_plain_table(running: CommandLine) -> None:
     assert json.loads(done.stdout)["cache_group"] == "europe"
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["warning", "warning"]
     (row,) = [line for line in running.run("tenants", "list").stdout.splitlines() if line.startswith("apart")]
-    assert row.split() == ["apart", "base,", "nothing-*", "reserved", "europe", "0", "active"]
+    assert row.split() == ["apart", "base,", "nothing-*", "reserved", "europe", "1", "0", "active"]
     assert running.run("tenants", "set", "apart", "--cache-group", "", "--shared").returncode == 0
     shown = json.loads(running.run("tenants", "show", "apart", "--json").stdout)
     assert (shown["isolated"], shown["cache_group"]) == (False, "")
@@ -297,8 +297,34 @@ def test_limits_are_set_shown_changed_and_removed(running: CommandLine) -> None:
     found = {one["subject"]: one for one in json.loads(running.run("limits", "--json").stdout)}
     assert found["tenant bounded"]["limits"] == {"requests_per_minute": 600}
     head, *rows = running.run("limits").stdout.splitlines()
-    assert head.split() == ["SUBJECT", "REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "AT", "A", "TIME", "REFUSED"]
+    heads = ["SUBJECT", "REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "AT A TIME", "MONEY/MONTH", "REFUSED"]
+    assert head.split() == " ".join(heads).split()
     assert f"key {key} 0 of 50 0 of 100000 0".split() in [row.split() for row in rows]
+
+
+def test_money_and_weights_are_set_and_shown(running: CommandLine) -> None:
+    """An amount is given as a decimal, and shown exactly with its currency; cutting goes with it."""
+    words = ("--money-per-month", "25.5", "--cut-streams", "--weight", "4")
+    assert running.run("tenants", "create", "payer", *words).returncode == 0
+    shown = running.run("tenants", "show", "payer").stdout
+    assert re.search(r"^limits +25.50 EUR/month \(cuts streams\)$", shown, re.MULTILINE)
+    assert re.search(r"^weight +4, when requests have to wait$", shown, re.MULTILINE)
+    told = json.loads(running.run("tenants", "show", "payer", "--json").stdout)
+    assert told["limits"] == {"money_per_month": "25.50", "currency": "EUR", "cut_streams": True}
+    assert told["weight"] == 4
+    secret = made(running, "--tenant", "payer", "--money-per-month", "0.000001 EUR")
+    assert asked(running, "contacts", secret) == 2
+    assert running.run("keys", "set", key_id(secret), "--money-per-month", "5").returncode == 0
+    assert asked(running, "contacts", secret) == 0
+    assert running.run("tenants", "set", "payer", "--weight", "2", "--no-cut-streams").returncode == 0
+    rows = [line for line in running.run("limits").stdout.splitlines() if line.startswith("tenant payer")]
+    assert re.fullmatch(r"tenant payer +0\.0000\d+ of 25\.50 EUR +0", rows[0])
+    assert running.run("tenants", "set", "payer", "--money-per-month", "none").returncode == 0
+    assert json.loads(running.run("tenants", "show", "payer", "--json").stdout)["limits"] == {}
+    code, error, _ = refusal(running, "tenants", "set", "payer", "--money-per-month", "5 USD")
+    assert (code, error) == (2, "prices are in EUR here, not in USD")
+    assert refusal(running, "tenants", "set", "payer", "--cut-streams")[0] == 2
+    assert refusal(running, "tenants", "set", "payer", "--weight", "0")[0] == 2
 
 
 def test_wrong_limits_change_nothing(running: CommandLine) -> None:

@@ -15,6 +15,7 @@ from tuneplex.control.admin import admin_operations
 from tuneplex.control.operations import routes
 from tuneplex.identity import Limits, Scope
 from tuneplex.records import Store, digest
+from tuneplex.types import Price
 
 
 def problem(reply: httpx2.Response, status: int) -> tuple[str | None, str | None, str]:
@@ -103,7 +104,8 @@ async def test_limits(desk: Desk) -> None:
     assert desk.published[-1].keys[0].limits == Limits(tokens_per_day=9, concurrent=1)
     new = (await desk.client.post(f"/keys/{key['id']}/rotate")).json()["key"]
     assert new["limits"] == changed.json()["limits"]
-    nothing = {"requests": 0, "tokens": 0, "day_tokens": 0, "concurrent": 0, "refused": 0}
+    nothing: dict[str, object] = {"requests": 0, "tokens": 0, "day_tokens": 0, "concurrent": 0, "refused": 0}
+    nothing |= {"month_money": "0.00", "currency": ""}
     found = {one["subject"]: one for one in (await desk.client.get("/limits")).json()}
     assert sorted(found) == sorted([f"key {key['id']}", f"key {new['id']}", "tenant acme"])
     assert found["tenant acme"] == {"subject": "tenant acme", "limits": {"requests_per_minute": 7}, **nothing}
@@ -129,6 +131,83 @@ async def test_limits_that_make_no_sense(desk: Desk) -> None:
     spec = msgspec.structs.replace(desk.controller.spec, limits={"base": Limits(concurrent=0)})
     reply = await desk.client.post("/apply", content=msgspec.json.encode(spec))
     assert problem(reply, 400)[0] == "limits.base"
+
+
+def price(desk: Desk, currency: str = "EUR") -> None:
+    """Give the base a price."""
+    replace, spec = msgspec.structs.replace, desk.controller.spec
+    desk.controller.spec = replace(
+        spec, prices={"base": Price(1, 2, 1)}, gateway=replace(spec.gateway, currency=currency)
+    )
+
+
+async def test_limits_in_money(desk: Desk) -> None:
+    """An amount is taken and told as an exact decimal with its currency, and a key's goes to its successor."""
+    price(desk)
+    wish = {"money_per_month": "25.000000000001 EUR", "cut_streams": True}
+    told = {"money_per_month": "25.000000000001", "currency": "EUR", "cut_streams": True}
+    made = (await desk.client.post("/tenants", json={"name": "acme", "limits": wish})).json()
+    assert made["limits"] == told
+    assert desk.published[-1].tenants[0].limits == Limits(money_per_month=25 * 10**12 + 1, cut_streams=True)
+    key = (await desk.make_key(tenant="acme", limits={"money_per_month": "0.5"})).json()["key"]
+    assert key["limits"] == {"money_per_month": "0.50", "currency": "EUR"}
+    new = (await desk.client.post(f"/keys/{key['id']}/rotate")).json()["key"]
+    assert new["limits"] == key["limits"]
+    (tenant, *_) = [one for one in (await desk.client.get("/limits")).json() if one["subject"] == "tenant acme"]
+    assert (tenant["limits"], tenant["month_money"], tenant["currency"]) == (told, "0.00", "EUR")
+    changed = await desk.client.patch("/tenants/acme", json={"limits": {"money_per_month": None}})
+    assert changed.json()["limits"] == {}  # and nothing is left that could cut a stream
+
+
+async def test_money_that_makes_no_sense(desk: Desk) -> None:
+    """It is refused with its field and with what to do, and a fleet without prices takes none at all."""
+    path = "/tenants/default"
+    param, code, message = problem(await desk.client.patch(path, json={"limits": {"money_per_month": "5"}}), 400)
+    assert (param, code) == ("limits.money_per_month", "no_prices")
+    assert "add `prices` to the fleet file" in message
+    price(desk)
+    for limits, field in (
+        ({"money_per_month": "5 USD"}, "money_per_month"),
+        ({"money_per_month": "0.00"}, "money_per_month"),
+        ({"money_per_month": "4000000.01"}, "money_per_month"),
+        ({"money_per_month": "-5"}, "money_per_month"),
+        ({"money_per_month": 5}, "money_per_month"),
+        ({"money_per_month": 0.5}, "money_per_month"),
+        ({"cut_streams": True}, "cut_streams"),
+        ({"cut_streams": True, "money_per_month": None}, "cut_streams"),
+        ({"cut_streams": None}, "cut_streams"),
+    ):
+        assert problem(await desk.client.patch(path, json={"limits": limits}), 400)[0] == f"limits.{field}"
+    assert desk.published[-1].tenants[0].limits == Limits()
+
+
+async def test_weights(desk: Desk) -> None:
+    """A tenant weighs 1 until it is told otherwise; a weight of nothing, or of too much, is refused."""
+    made = (await desk.client.post("/tenants", json={"name": "acme"})).json()
+    assert made["weight"] == 1
+    assert (await desk.client.patch("/tenants/acme", json={"weight": 1000})).json() == {**made, "weight": 1000}
+    assert desk.published[-1].tenants[0].weight == 1000
+    for wrong in (0, 1001, 1.5, None, "2"):
+        assert problem(await desk.client.patch("/tenants/acme", json={"weight": wrong}), 400)[0] == "weight"
+    heavy = await desk.client.post("/tenants", json={"name": "heavy", "weight": 5})
+    assert heavy.json()["weight"] == 5
+
+
+async def test_money_does_not_change_its_meaning(desk: Desk) -> None:
+    """While tenants have limits in money, the fleet cannot go over to another currency, or to no prices at all."""
+    price(desk)
+    await desk.client.patch("/tenants/default", json={"limits": {"money_per_month": "5"}})
+    replace, spec = msgspec.structs.replace, desk.controller.spec
+    for other in (
+        replace(spec, prices={}, gateway=replace(spec.gateway, currency="")),
+        replace(spec, gateway=replace(spec.gateway, currency="USD")),
+    ):
+        reply = await desk.client.post("/apply?dry_run=1", content=msgspec.json.encode(other))
+        assert "take them away first: tenant default" in problem(reply, 409)[2]
+    dearer = replace(spec, prices={"base": Price(3, 3, 3)})
+    assert (await desk.client.post("/apply", content=msgspec.json.encode(dearer))).status_code == 200
+    below = replace(spec, prices={"base": Price(-1, 0, 0)})
+    assert problem(await desk.client.post("/apply", content=msgspec.json.encode(below)), 400)[0] == "prices.base"
 
 
 async def test_the_keys_of_one_tenant(desk: Desk) -> None:
@@ -202,7 +281,7 @@ async def test_the_document_is_the_api(desk: Desk) -> None:
     assert rotate is not None
     assert set(rotate.responses) == {"201", "400", "401", "403", "404", "409", "503", "default"}
     assert "sha256" not in msgspec.json.encode(document.components.schemas["KeyInfo"]).decode()
-    tenant = document.components.schemas["Tenant"]
+    tenant = document.components.schemas["TenantInfo"]
     assert tenant["properties"]["name"]["description"] == "Unique in the fleet."
     assert "Attributes" not in str(document.components.schemas)
 

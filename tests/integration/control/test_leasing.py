@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from tests.support.records import MemoryRecords
 from tuneplex.control.leasing import Leasing
 from tuneplex.feed import Subscriber
 from tuneplex.identity import Limits
-from tuneplex.policy import Lessor
-from tuneplex.types import FleetView, GatewayReport, Leases, Used
+from tuneplex.policy import Lessor, month_of
+from tuneplex.types import FleetView, GatewayReport, Leases, Spent, Used
 
 TENANT = "tenant default"
+DAY, MONTH = "tokens_per_day", "money_per_month"
 DAY_S = 86400
 replace = msgspec.structs.replace
 
@@ -65,7 +67,7 @@ class Gateway:
 
     def use(self, tokens: int) -> None:
         """It has counted so many tokens today."""
-        self.used = {TENANT: Used(requests=1, tokens=tokens, day=int(time.time() // DAY_S), day_tokens=tokens)}
+        self.used = {TENANT: Used(requests=1, tokens=tokens, spent={DAY: Spent(int(time.time() // DAY_S), tokens)})}
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Gateway]:
@@ -142,13 +144,13 @@ async def test_control_goes_on_while_shares_are_decided(
 
 async def test_a_gateway_knows_its_shares_before_the_fleet(memory: MemoryRecords, tmp_path: Path) -> None:
     """A gateway that serves knows what of today was used before, also by fleets of an earlier start."""
-    memory.keep_days("fleet", {(TENANT, int(time.time() // DAY_S), "1-0-5"): 90})
+    memory.keep_spending("fleet", {(DAY, int(time.time() // DAY_S), TENANT, "1-0-5"): 90})
     memory.change_tenant("default", lambda tenant: replace(tenant, limits=Limits(tokens_per_day=100)))
     async with control(memory, tmp_path) as desk:
         async with Gateway(0, tmp_path / "feed").running() as gateway:
             await desk.until(lambda: any(isinstance(value, FleetView) for value in gateway.heard))
             assert isinstance(gateway.heard[0], Leases)
-            assert gateway.leases.left == {TENANT: 10}
+            assert gateway.leases.left == {TENANT: {DAY: 10}}
             assert gateway.share.tokens_per_day == 10
         assert await day_tokens(desk) == 90
 
@@ -160,10 +162,10 @@ async def test_a_restarted_gateway_counts_from_its_start(memory: MemoryRecords, 
         first, second = Gateway(0, tmp_path / "feed", 7), Gateway(0, tmp_path / "feed", 8)
         async with first.running():
             first.use(30)
-            await desk.until(lambda: first.leases.left == {TENANT: 70})
+            await desk.until(lambda: first.leases.left == {TENANT: {DAY: 70}})
         async with second.running():
             second.use(20)
-            await desk.until(lambda: second.leases.left == {TENANT: 50})
+            await desk.until(lambda: second.leases.left == {TENANT: {DAY: 50}})
         assert await day_tokens(desk) == 50
 
 
@@ -175,11 +177,11 @@ async def test_counts_outlive_control(memory: MemoryRecords, tmp_path: Path) -> 
         for _start in range(2):
             async with control(memory, tmp_path) as desk:
                 await limit(desk, tokens_per_day=100)
-                await desk.until(lambda: gateway.leases.left == {TENANT: 70})
+                await desk.until(lambda: gateway.leases.left == {TENANT: {DAY: 70}})
                 assert await day_tokens(desk) == 30
             gateway.leases = replace(gateway.leases, left={})
     today = int(time.time() // DAY_S)
-    assert list(memory.day("fleet", today)[TENANT].values()) == [30]
+    assert list(memory.spending("fleet", DAY, today)[TENANT].values()) == [30]
 
 
 async def test_a_database_that_is_down_delays_and_loses_nothing(memory: MemoryRecords, tmp_path: Path) -> None:
@@ -189,17 +191,57 @@ async def test_a_database_that_is_down_delays_and_loses_nothing(memory: MemoryRe
         await limit(desk, tokens_per_day=100)
         async with Gateway(0, tmp_path / "feed").running() as gateway:
             gateway.use(10)
-            await desk.until(lambda: memory.day("fleet", today))
+            await desk.until(lambda: memory.spending("fleet", DAY, today))
             memory.down = True
             gateway.use(25)
-            await desk.until(lambda: gateway.leases.left == {TENANT: 75})
+            await desk.until(lambda: gateway.leases.left == {TENANT: {DAY: 75}})
             assert await day_tokens(desk) == 25
             memory.down = False
             memory.cut = True
-            await desk.until(lambda: list(memory.day("fleet", today)[TENANT].values()) == [25])
+            await desk.until(lambda: list(memory.spending("fleet", DAY, today)[TENANT].values()) == [25])
             memory.cut = False
             gateway.use(26)
-            await desk.until(lambda: list(memory.day("fleet", today)[TENANT].values()) == [26])
+            await desk.until(lambda: list(memory.spending("fleet", DAY, today)[TENANT].values()) == [26])
+
+
+async def test_the_money_of_a_month_outlives_control(memory: MemoryRecords, tmp_path: Path) -> None:
+    """It is shared, told and kept like the tokens of a day, beside them, and counts once in the next control."""
+    month = month_of(time.time())
+    memory.keep_spending("fleet", {(MONTH, month, TENANT, "1-0-5"): 90, (MONTH, month - 1, TENANT, "1-0-5"): 500})
+    limits = Limits(tokens_per_day=50, money_per_month=10**12)
+    memory.change_tenant("default", lambda tenant: replace(tenant, limits=limits))
+    gateway = Gateway(0, tmp_path / "feed")
+    gateway.used = {TENANT: Used(requests=1, spent={DAY: Spent(int(time.time() // DAY_S), 20), MONTH: Spent(month, 7)})}
+    left = {TENANT: {DAY: 30, MONTH: 10**12 - 97}}
+    async with gateway.running():
+        for _start in range(2):
+            async with control(memory, tmp_path) as desk:
+                await desk.until(lambda: gateway.leases.left == left)
+                assert gateway.leases.periods[MONTH] == month
+                assert gateway.share.money_per_month == 10**12 - 90
+                (told,) = (await desk.client.get("/limits")).json()
+                assert (told["month_money"], told["day_tokens"]) == ("0.000000000097", 20)
+            gateway.leases = replace(gateway.leases, left={})
+    assert sum(memory.spending("fleet", MONTH, month)[TENANT].values()) == 97
+
+
+async def test_a_new_month_begins_with_its_first_day(memory: MemoryRecords, tmp_path: Path) -> None:
+    """What was spent last month does not count any more, until a clock goes back there."""
+    now = [datetime(2026, 2, 28, 23, 59, 59, tzinfo=UTC).timestamp()]
+    desk = Desk(memory, tmp_path)
+    leasing = Leasing(desk.controller, desk.registry, clock=lambda: now[0])
+    february = month_of(now[0])
+    async with desk.running():
+        memory.change_tenant("default", lambda tenant: replace(tenant, limits=Limits(money_per_month=10**12)))
+        await desk.until(lambda: desk.published[-1].tenants[0].limits != Limits())
+        leasing.heard(GatewayReport(0, 7, 0, used={TENANT: Used(spent={MONTH: Spent(february, 5 * 10**11)})}))
+        assert [one.month_money for one in leasing.uses()] == ["0.50"]
+        now[0] += 1
+        assert [one.month_money for one in leasing.uses()] == ["0.00"]
+        leasing.heard(GatewayReport(0, 7, 0, used={TENANT: Used(spent={MONTH: Spent(february + 1, 10**11)})}))
+        assert [one.month_money for one in leasing.uses()] == ["0.10"]
+        now[0] -= 1
+        assert [one.month_money for one in leasing.uses()] == ["0.50"]
 
 
 async def test_a_new_day_begins_at_midnight(memory: MemoryRecords, tmp_path: Path) -> None:
@@ -207,7 +249,7 @@ async def test_a_new_day_begins_at_midnight(memory: MemoryRecords, tmp_path: Pat
     now = [20_000.9999 * DAY_S]
     desk = Desk(memory, tmp_path)
     leasing = Leasing(desk.controller, desk.registry, clock=lambda: now[0])
-    used = {TENANT: Used(day=20_000, day_tokens=40)}
+    used = {TENANT: Used(spent={DAY: Spent(20_000, 40)})}
     async with desk.running():
         await limit(desk, tokens_per_day=100)
         leasing.heard(GatewayReport(0, 7, 0, used=used))
@@ -215,7 +257,7 @@ async def test_a_new_day_begins_at_midnight(memory: MemoryRecords, tmp_path: Pat
         now[0] = 20_001.0 * DAY_S
         leasing.heard(GatewayReport(0, 7, 0, used=used))
         assert [one.day_tokens for one in leasing.uses()] == [0]
-        leasing.heard(GatewayReport(0, 7, 0, used={TENANT: Used(day=20_001, day_tokens=2)}))
+        leasing.heard(GatewayReport(0, 7, 0, used={TENANT: Used(spent={DAY: Spent(20_001, 2)})}))
         assert [one.day_tokens for one in leasing.uses()] == [2]
         now[0] = 20_000.5 * DAY_S
         assert [one.day_tokens for one in leasing.uses()] == [40]

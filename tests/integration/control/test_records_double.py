@@ -15,6 +15,7 @@ from tuneplex.identity import DEFAULT_TENANT, Key, Limits, Scope, Tenant
 from tuneplex.records import Store
 
 FAR = 4_000_000_000
+DAY = "tokens_per_day"
 
 
 @pytest.fixture(params=["double", "sqlite"])
@@ -121,7 +122,7 @@ def test_changes_of_keys_and_the_tokens_of_a_day(store: Records) -> None:
         store.change_key("k9", lambda key: key)
     before = store.generation()
     for tokens in (5, 4):
-        store.keep_days("shop", {("tenant acme", 7, "a"): tokens, ("tenant acme", 8, "a"): 1})
-    assert store.day("shop", 7) == {"tenant acme": {"a": 4}}
-    assert store.day("other", 7) == {}
+        store.keep_spending("shop", {(DAY, 7, "tenant acme", "a"): tokens, (DAY, 8, "tenant acme", "a"): 1})
+    assert store.spending("shop", DAY, 7) == {"tenant acme": {"a": 4}}
+    assert store.spending("other", DAY, 7) == {}
     assert store.generation() == before

@@ -137,7 +137,12 @@ async def test_turns_go_down_whole(path: Path) -> None:
 
 async def test_leases_go_down_whole(path: Path) -> None:
     """Shares arrive as they were made, whoever they are for, the latest for who comes late."""
-    leases = Leases(9, {0: {"tenant acme": Limits(3, None, 5)}, 7: {}}, {"tenant acme": Limits(4, None, 9)}, 20000)
+    leases = Leases(
+        9,
+        {0: {"tenant acme": Limits(3, None, 5)}, 7: {}},
+        {"tenant acme": Limits(4, None, 9)},
+        {"tokens_per_day": 20000},
+    )
     publisher = Publisher()
     async with publisher.listening(path):
         await publisher.publish(Leases(8))

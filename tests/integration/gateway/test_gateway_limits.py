@@ -38,7 +38,7 @@ def clocks(front: Front) -> Clocks:
 
 def limit(front: Front, whose: str, **limits: int) -> None:
     """Limit the tenant, the key or the model of the requests that `ask` sends."""
-    given = Limits(**limits)
+    given = msgspec.structs.replace(Limits(), **limits)
     tenant = Tenant("acme", limits=given if whose == "tenant" else Limits())
     front.gateway.update_access(access_of(tenant, key_of("one", limits=given if whose == "key" else Limits())))
     models = dict(front.gateway.view.models)

@@ -13,8 +13,11 @@ import msgspec
 import pytest
 
 from tests.support.front import VERSIONS, Front, chat, open_front, scripted, view_of
+from tests.support.identities import access_of
 from tuneplex.engines.usage import Usage
+from tuneplex.identity import Limits, Tenant
 from tuneplex.testing import FakeEngine, Record, Script
+from tuneplex.types import Price
 
 CONTACTS = VERSIONS["contacts"]
 CHAT, COMPLETIONS, RESPONSES = "chat/completions", "completions", "responses"
@@ -98,12 +101,24 @@ def counted(front: Front) -> Usage:
     return Usage(prompt, completion, cached, exact=not inexact)
 
 
+def watch(front: Front) -> None:
+    """Limit the money of all callers so that their streams may be cut, but not so soon."""
+    limits = Limits(money_per_month=10**18, cut_streams=True)
+    front.gateway.update_access(access_of(Tenant("default", limits=limits)))
+    view, price = front.gateway.view, Price(1, 1, 1)
+    models = {name: msgspec.structs.replace(model, price=price) for name, model in view.models.items()}
+    front.gateway.update(msgspec.structs.replace(view, models=models))
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["usual", "watched"])
 @pytest.mark.parametrize("script", SCRIPTS, ids=scripted)
 @pytest.mark.parametrize("path, fields", STREAMS, ids=named)
 async def test_a_stream_is_what_it_would_be_without_us(
-    front: Front, engine: FakeEngine, path: str, fields: dict[str, Any], script: Script
+    front: Front, engine: FakeEngine, path: str, fields: dict[str, Any], script: Script, *, watched: bool
 ) -> None:
     """Byte for byte, the first time and when the engine is known, and what it used is known exactly."""
+    if watched:
+        watch(front)
     body = body_of(path, fields, stream=True)
     engine.script(script, script, script)
     expected = without_chance(await direct(engine, path, body))

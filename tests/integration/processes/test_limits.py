@@ -16,7 +16,7 @@ import msgspec
 
 from tests.support.fleets import Fleet, MakeFleet
 from tuneplex.identity import Limits
-from tuneplex.types import AdapterVersion
+from tuneplex.types import AdapterVersion, Price
 
 Adapters = dict[str, AdapterVersion]
 QUESTION = {"model": "base", "prompt": "hello", "max_tokens": 8, "ignore_eos": True}
@@ -60,7 +60,7 @@ def asked(fleet: Fleet, model: str = "base") -> int:
         line.close()
 
 
-def limit(fleet: Fleet, **limits: int | None) -> None:
+def limit(fleet: Fleet, **limits: object) -> None:
     """Limit the tenant that keyless callers are."""
     with fleet.admin() as admin:
         reply = admin.patch("/tenants/default", json={"limits": limits})
@@ -183,6 +183,30 @@ def test_the_tokens_of_a_day_survive_restarts(make_fleet: MakeFleet, tmp_path: P
         again.end()
 
 
+def test_the_money_of_a_month_survives_restarts(make_fleet: MakeFleet) -> None:
+    """Prices come live, and what was spent counts after control died, and after a gateway ended."""
+    fleet = started(make_fleet, gateways=1)
+    priced = replace(
+        fleet.spec,
+        prices={"base": Price(prompt=0, completion=10**9, cached=0)},
+        gateway=replace(fleet.spec.gateway, currency="EUR"),
+    )
+    assert {change.how for change in fleet.apply(priced)} == {"live"}
+    limit(fleet, money_per_month="0.05")  # of which each answer takes 0.008
+    fleet.wait_for(lambda: use(fleet))
+    time.sleep(1.5)  # so that the gateway knows of it
+    assert count_until(lambda: asked(fleet), 100, patience_s=12) == 6
+    settled(fleet)
+    assert use(fleet)["month_money"] == "0.048"
+    time.sleep(4)  # control has written it
+    for role in ("control_process", "gateway_process"):
+        fleet.kill(fleet.pid(role))
+        fleet.wait_for(lambda: use(fleet).get("month_money") == "0.048" if fleet.status() else None)
+        fleet.ready()
+        fleet.wait_for(lambda: asked(fleet) == REFUSED)
+    assert (use(fleet)["limits"], use(fleet)["currency"]) == ({"money_per_month": "0.05", "currency": "EUR"}, "EUR")
+
+
 def settled(fleet: Fleet) -> int:
     """The tokens of the day, once nothing is under way and gateways have said so."""
 
@@ -190,7 +214,7 @@ def settled(fleet: Fleet) -> int:
         first = use(fleet)
         time.sleep(1.2)
         second = use(fleet)
-        same = first.get("day_tokens") == second.get("day_tokens")
+        same = all(first.get(name) == second.get(name) for name in ("day_tokens", "month_money"))
         return int(second["day_tokens"]) if same and not second["concurrent"] else None
 
     return fleet.wait_for(quiet)

@@ -21,11 +21,13 @@ from tuneplex.records import Store, mint, revisions
 replace = msgspec.structs.replace
 Break = Callable[[list[bytes]], list[bytes]]
 
+DAY, MONTH = "tokens_per_day", "money_per_month"
+
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 patterns = st.lists(texts, max_size=3).map(tuple)
 times = st.none() | st.integers(0, 2**62)
 numbers = st.none() | st.integers(1, 2**62)
-limits = st.builds(Limits, numbers, numbers, numbers, numbers)
+limits = st.builds(Limits, numbers, numbers, numbers, numbers, numbers, st.booleans())
 tenants = st.builds(
     Tenant,
     st.text("abc-", min_size=1, max_size=3),
@@ -36,6 +38,7 @@ tenants = st.builds(
     disabled=st.booleans(),
     created=st.integers(0, 2**62),
     limits=limits,
+    weight=st.integers(1, 1000),
 )
 keys = st.builds(
     Key,
@@ -56,20 +59,22 @@ keys = st.builds(
 
 def filled(store: Store) -> Store:
     """The store, with a tenant and three keys."""
-    store.add_tenant(Tenant("acme", adapters=("a*", "ü"), cache_group="g", created=5))
+    store.add_tenant(Tenant("acme", adapters=("a*", "ü"), cache_group="g", created=5, weight=7))
     old, new = mint("acme", 5, label="old")[0], mint("acme", 6, expires=99, scopes=(Scope.USE, Scope.ADMIN))[0]
     store.add_key(old)
     store.add_key(replace(new, replaces=old.id), ends=(old.id, 50))
     store.add_key(mint("default", 7)[0])
     store.revoke_key(old.id, 8)
-    store.keep_days("shop", {("tenant acme", 20_000, "1-0-7"): 5, ("tenant acme", 20_000, "1-1-8"): 6})
+    store.keep_spending("shop", {(DAY, 20_000, "tenant acme", "1-0-7"): 5, (DAY, 20_000, "tenant acme", "1-1-8"): 6})
+    store.keep_spending("shop", {(MONTH, 657, "tenant acme", "1-0-7"): 7 * 10**12})
     return store
 
 
 def content(store: Store) -> tuple[object, ...]:
     """All that a store holds, but its generation."""
     access = store.access(0)
-    return store.tenants(), store.keys(), access.salt, access.required, store.day("shop", 20_000)
+    counted = store.spending("shop", DAY, 20_000), store.spending("shop", MONTH, 657)
+    return store.tenants(), store.keys(), access.salt, access.required, counted
 
 
 @pytest.fixture
@@ -84,7 +89,7 @@ def other(request: pytest.FixtureRequest, tmp_path: Path, open_store: MakeStore,
 def test_restores_into_the_other_database(store: Store, other: Store, tmp_path: Path) -> None:
     """A backup of one kind of database restores into the other one, salt and all, and from there back again."""
     file, back = tmp_path / "a", tmp_path / "b"
-    assert filled(store).backup(file, 5) == other.restore(file) == 1 + 2 + 3 + 2
+    assert filled(store).backup(file, 5) == other.restore(file) == 1 + 2 + 3 + 3
     assert content(other) == content(store)
     other.backup(back, 5)
     before = content(store)
@@ -167,11 +172,11 @@ def test_older_backup(store: Store, other: Store, add_revision: AddRevision, tmp
     expected = content(store)
     add_revision()
     store.backup(tmp_path / "b", 5)
-    assert b'"revision":"0002"' in gzip.decompress((tmp_path / "b").read_bytes())
+    assert b'"revision":"0003"' in gzip.decompress((tmp_path / "b").read_bytes())
     for file in ("a", "b"):
         other.restore(tmp_path / file, replace=True)
         assert content(other) == expected
-        assert other.facts(0).revision == "0003"
+        assert other.facts(0).revision == "0004"
 
 
 def test_backup_of_the_first_revision(store: Store, tmp_path: Path) -> None:
@@ -192,7 +197,28 @@ def test_backup_of_the_first_revision(store: Store, tmp_path: Path) -> None:
     assert store.tenants() == (Tenant("default"),)
     assert store.keys() == (Key("k", "default", "5", created=4),)
     assert store.access(0).salt == "s"
-    assert store.day("shop", 20_000) == {}
+    assert store.spending("shop", DAY, 20_000) == {}
+
+
+def test_backup_of_the_second_revision(store: Store, tmp_path: Path) -> None:
+    """A backup from before there was money restores: all weigh the same, and the tokens of days are still counted."""
+    everything = {"adapters": '["*"]', "base": True, "isolated": False, "cache_group": "", "disabled": False}
+    limited = {"created": 0, "limits": '{"tokens_per_day":9}'}
+    day = {"fleet": "shop", "subject": "tenant default", "day": 20_000}
+    lines = (
+        {"format": "tuneplex-store", "revision": "0002", "made": 5},
+        {"table": "meta", "row": {"id": 1, "generation": 3, "keys_ever": True, "salt": "s"}},
+        {"table": "tenants", "row": {"name": "default", **everything, **limited}},
+        {"table": "usage_days", "row": {**day, "process": "1-0-7", "tokens": 5}},
+        {"table": "usage_days", "row": {**day, "process": "1-1-8", "tokens": 2**60}},
+        {"rows": 4},
+    )
+    file = tmp_path / "old"
+    file.write_bytes(gzip.compress(b"".join(msgspec.json.encode(line) + b"\n" for line in lines)))
+    assert store.restore(file) == 4
+    assert store.tenants() == (Tenant("default", limits=Limits(tokens_per_day=9), weight=1),)
+    assert store.spending("shop", DAY, 20_000) == {"tenant default": {"1-0-7": 5, "1-1-8": 2**60}}
+    assert store.spending("shop", MONTH, 657) == {}
 
 
 def test_newer_backup(store: Store, add_revision: AddRevision, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -203,7 +229,7 @@ def test_newer_backup(store: Store, add_revision: AddRevision, monkeypatch: pyte
     store.backup(tmp_path / "a", 5)
     monkeypatch.setattr(revisions, "_MIGRATIONS", original)
     revisions._scripts.cache_clear()
-    with pytest.raises(StoreError, match="has revision 0003, which this version does not know") as caught:
+    with pytest.raises(StoreError, match="has revision 0004, which this version does not know") as caught:
         store.restore(tmp_path / "a")
     assert caught.value.hint == "install a newer tuneplex"
 
@@ -231,8 +257,9 @@ BREAKS: dict[str, Break] = {
         line.replace(b'"created":5', b'"created":9223372036854775808') for line in lines
     ],
     "limits that are none": lambda lines: [line.replace(b'"limits":"{}"', b'"limits":"[]"') for line in lines],
-    "a text for tokens": lambda lines: [line.replace(b'"tokens":5', b'"tokens":"x"') for line in lines],
-    "a text for a day": lambda lines: [line.replace(b'"day":20000', b'"day":"x"') for line in lines],
+    "a text for tokens": lambda lines: [line.replace(b'"amount":5', b'"amount":"x"') for line in lines],
+    "a text for a day": lambda lines: [line.replace(b'"period":20000', b'"period":"x"') for line in lines],
+    "a text for a weight": lambda lines: [line.replace(b'"weight":7', b'"weight":"x"') for line in lines],
     "not JSON": lambda lines: [*lines[:3], b"{", *lines[3:]],
 }
 

@@ -149,7 +149,7 @@ def test_full_disk(file_store: Store) -> None:
     with file_store._database.reading() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count = 1")
     with pytest.raises(StoreDown, match="does not answer: the disk is full"):
-        file_store.add_tenant(Tenant("acme", cache_group="x" * 10_000))
+        file_store.add_tenant(Tenant("acme", cache_group="x" * 100_000))
     assert file_store.access(0) == before
 
 

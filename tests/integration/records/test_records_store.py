@@ -17,6 +17,7 @@ from tuneplex.records import Store, StoreRefused, digest, mint
 ACME = Tenant("acme", adapters=("acme-*", "shared"), base=False, isolated=True, cache_group="group", created=7,
               limits=Limits(requests_per_minute=5, tokens_per_day=10**12))  # fmt: skip
 replace = msgspec.structs.replace
+DAY, MONTH = "tokens_per_day", "money_per_month"
 
 
 def with_key(store: Store, tenant: str = "acme", now: int = 10, expires: int | None = None) -> Key:
@@ -307,27 +308,31 @@ def test_changed_key(store: Store) -> None:
         store.change_key("nobody", baseless)
 
 
-def test_tokens_of_a_day(store: Store) -> None:
+def test_what_was_counted_in_a_period(store: Store) -> None:
     """What is kept again takes the place of what was there, and counts once; tenants and keys stay as they were."""
     before = store.generation()
-    counted = {("tenant acme", 100, "a"): 10, ("tenant acme", 100, "b"): 5, ("model sql", 100, "a"): 1}
+    counted = {(DAY, 100, "tenant acme", "a"): 10, (DAY, 100, "tenant acme", "b"): 5, (DAY, 100, "model sql", "a"): 1}
     for _again in range(2):
-        store.keep_days("shop", counted)
-    store.keep_days("shop", {("tenant acme", 100, "a"): 8, ("tenant acme", 101, "a"): 2**60})
-    store.keep_days("shop", {})
-    assert store.day("shop", 100) == {"tenant acme": {"a": 8, "b": 5}, "model sql": {"a": 1}}
-    assert store.day("shop", 101) == {"tenant acme": {"a": 2**60}}
-    assert store.day("shop", 99) == store.day("other", 100) == {}
+        store.keep_spending("shop", counted)
+    store.keep_spending("shop", {(DAY, 100, "tenant acme", "a"): 8, (DAY, 101, "tenant acme", "a"): 2**63 - 1})
+    store.keep_spending("shop", {(MONTH, 100, "tenant acme", "a"): 3})
+    store.keep_spending("shop", {})
+    assert store.spending("shop", DAY, 100) == {"tenant acme": {"a": 8, "b": 5}, "model sql": {"a": 1}}
+    assert store.spending("shop", DAY, 101) == {"tenant acme": {"a": 2**63 - 1}}
+    assert store.spending("shop", MONTH, 100) == {"tenant acme": {"a": 3}}
+    assert store.spending("shop", DAY, 99) == store.spending("other", DAY, 100) == {}
     assert store.generation() == before
 
 
-def test_days_that_are_over_are_forgotten(store: Store) -> None:
-    """A store does not grow for ever with the days, and one day far ahead does not cost the others."""
+def test_periods_that_are_over_are_forgotten(store: Store) -> None:
+    """A store does not grow for ever with the days, and one day far ahead does not cost the others, or the months."""
     days = [*range(100, 140), 9000]
-    store.keep_days("shop", {("tenant acme", day, process): day for day in days for process in "ab"})
-    store.keep_days("other", {("tenant acme", 100, "a"): 1})
+    store.keep_spending("shop", {(DAY, day, "tenant acme", process): day for day in days for process in "ab"})
+    store.keep_spending("shop", {(MONTH, 3, "tenant acme", "a"): 5})
+    store.keep_spending("other", {(DAY, 100, "tenant acme", "a"): 1})
     for _again in range(2):
-        store.forget_days("shop")
-    kept = [day for day in days if store.day("shop", day)]
+        store.forget_spending("shop")
+    kept = [day for day in days if store.spending("shop", DAY, day)]
     assert kept == days[-31:]
-    assert store.day("other", 100) == {"tenant acme": {"a": 1}}
+    assert store.spending("shop", MONTH, 3) == {"tenant acme": {"a": 5}}
+    assert store.spending("other", DAY, 100) == {"tenant acme": {"a": 1}}

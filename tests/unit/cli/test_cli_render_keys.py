@@ -7,12 +7,12 @@ import pytest
 
 from tuneplex.cli import render_keys as render
 from tuneplex.cli.terminal import Sheet, plain
-from tuneplex.control.bodies import KeyInfo
-from tuneplex.identity import Key, Limits, Scope, Tenant
+from tuneplex.control.bodies import KeyInfo, LimitsInfo, TenantInfo
+from tuneplex.identity import Key, Scope
 from tuneplex.types import AdapterVersion, Base, FleetSpec, PoolSpec
 
 NOW = 1_000_000
-ACME = Tenant("acme", adapters=("acme-*",), base=False, created=NOW)
+ACME = TenantInfo("acme", adapters=("acme-*",), base=False, created=NOW)
 FLEET = FleetSpec(
     "shop",
     Base("tiny", ""),
@@ -24,7 +24,7 @@ FLEET = FleetSpec(
 def info(**more: object) -> KeyInfo:
     """A key of acme."""
     fields = {"id": "k1", "tenant": "acme", "sha256": "", "created": NOW - 7200, **more}
-    return KeyInfo.of(Key(**fields), NOW)  # type: ignore[arg-type]
+    return KeyInfo.of(Key(**fields), NOW, "")  # type: ignore[arg-type]
 
 
 def column(sheet: Sheet, name: str) -> list[str]:
@@ -53,7 +53,7 @@ def test_models_of_a_key_are_those_that_its_tenant_leaves_it(
     tenant: dict[str, object], key: dict[str, object], models: str
 ) -> None:
     """The table shows what a key can really call, which depends on its tenant as well."""
-    owner = msgspec.structs.replace(Tenant("acme"), **tenant)
+    owner = msgspec.structs.replace(TenantInfo("acme"), **tenant)
     assert column(render.keys([info(**key)], {"acme": owner}, NOW), "MODELS") == [models]
 
 
@@ -73,7 +73,7 @@ def test_state_of_a_key_counts_its_tenants_and_says_when() -> None:
         info(revoked=NOW - 130),
         info(tenant="off"),
     ]
-    sheet = render.keys(found, {"acme": ACME, "off": Tenant("off", disabled=True)}, NOW)
+    sheet = render.keys(found, {"acme": ACME, "off": TenantInfo("off", disabled=True)}, NOW)
     assert column(sheet, "STATE") == ["active", "active", "expired", "revoked", "disabled"]
     assert column(sheet, "EXPIRES") == ["never", "in 90 days", "2 hours ago", "2 minutes ago", "never"]
 
@@ -89,17 +89,19 @@ def test_one_key_is_shown_with_all_that_is_known() -> None:
 
 def test_tenants_are_listed_with_their_keys_and_what_is_special() -> None:
     """Only what differs from the usual is written into the columns for pools, caches and limits."""
-    special = Tenant("eu", isolated=True, cache_group="europe", disabled=True, limits=Limits(concurrent=5))
-    sheet = render.tenants([Tenant("default"), special], {"eu": 3})
+    special = TenantInfo(
+        "eu", isolated=True, cache_group="europe", disabled=True, limits=LimitsInfo(concurrent=5), weight=3
+    )
+    sheet = render.tenants([TenantInfo("default"), special], {"eu": 3})
     assert [[cell.text for cell in row] for row in sheet.rows] == [
-        ["default", "all", "", "", "", "0", "active"],
-        ["eu", "all", "reserved", "europe", "5 at a time", "3", "disabled"],
+        ["default", "all", "", "", "", "1", "0", "active"],
+        ["eu", "all", "reserved", "europe", "5 at a time", "3", "3", "disabled"],
     ]
 
 
 def test_one_tenant_is_shown_in_words() -> None:
     """What isolation, a cache group and being disabled mean is written out."""
-    text = plain(render.tenant(Tenant("eu", isolated=True, cache_group="europe", disabled=True)))
+    text = plain(render.tenant(TenantInfo("eu", isolated=True, cache_group="europe", disabled=True)))
     assert "only those that are reserved for it" in text
     assert "the group europe" in text
     assert "none of its keys opens anything" in text

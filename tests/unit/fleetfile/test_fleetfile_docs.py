@@ -21,6 +21,7 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "`base`": schema.BaseSection,
     "`adapters.NAME`": schema.AdapterSection,
     "`limits`": schema.LimitsSection,
+    "`price`": schema.PriceSection,
     "`pools.NAME`": schema.PoolSection,
     "`engine`": schema.EngineSection,
     "`gateway`": schema.GatewaySection,
@@ -28,6 +29,7 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "`gateway.timeouts`": schema.TimeoutsSection,
     "`gateway.waiting`": schema.WaitingSection,
     "`store`": schema.StoreSection,
+    "`prices`": schema.PricesSection,
 }
 KEYS = [(title, key) for title, section in SECTIONS.items() for key in section.model_fields]
 

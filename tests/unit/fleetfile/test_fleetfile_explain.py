@@ -106,3 +106,15 @@ def test_limits(load_text: LoadText) -> None:
     assert found["adapters.a.limits"] == ("-", "default")
     assert found["adapters.b.limits.requests_per_minute"] == ("60", "fleet.yaml:7")
     assert found["adapters.b.limits.concurrent"] == ("-", "default")
+
+
+def test_money(load_text: LoadText) -> None:
+    """Prices and limits in money are shown as they were written, to the last decimal."""
+    text = "base: {source: models/tiny, limits: {money_per_month: 25}, price: {prompt: 1.000001, completion: '2'}}\n"
+    found = settings(text + "prices: {currency: EUR, prompt: 0.15, completion: 0.60}\n", load_text)
+    assert found["base.limits.money_per_month"] == ("25.00", "fleet.yaml:1")
+    assert found["base.price.prompt"] == ("1.000001", "fleet.yaml:1")
+    assert found["base.price.cached"] == ("-", "default")
+    assert found["prices.currency"] == ("EUR", "fleet.yaml:2")
+    assert found["prices.prompt"] == ("0.15", "fleet.yaml:2")
+    assert settings("base: models/tiny\n", load_text)["prices"] == ("-", "default")

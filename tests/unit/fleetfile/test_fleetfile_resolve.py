@@ -6,12 +6,16 @@ import hashlib
 from collections.abc import Callable, Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from tuneplex.errors import FleetFileError
 from tuneplex.fleetfile import FleetFile, resolve
+from tuneplex.fleetfile.schema import PerMillion
 from tuneplex.identity import Limits
 from tuneplex.records import mint
-from tuneplex.types import AdapterVersion, Base, FleetSpec, PoolSpec, Waiting
+from tuneplex.types import AdapterVersion, Base, FleetSpec, PoolSpec, Price, Waiting
 
 LoadText = Callable[[str | bytes], FleetFile]
 BASE = Base("tiny", "/models/tiny", "models/tiny")
@@ -352,3 +356,36 @@ def test_limits_of_models(load_text: LoadText) -> None:
         "tiny": Limits(concurrent=4),
         "a": Limits(requests_per_minute=60, tokens_per_minute=1000),
     }
+
+
+def test_prices_of_models(load_text: LoadText) -> None:
+    """A model's own price takes the place of the one for all; what is cached costs as much as a prompt at first."""
+    text = (
+        "base: {source: models/tiny, price: {prompt: 0, completion: 0}}\n"
+        "prices: {currency: EUR, prompt: 0.15, cached: 0.075, completion: 0.60}\n"
+        "adapters:\n"
+        "  a: adapters/one\n"
+        "  b: {source: adapters/one, price: {prompt: 0.3, completion: '1.20', cached:}}\n"
+        "  c: {source: adapters/one, limits: {money_per_month: 12.5, cut_streams: true}}\n"
+    )
+    spec = resolved(load_text(text), dict.fromkeys("abc", 8))
+    usual = Price(150_000, 600_000, 75_000)
+    assert spec.prices == {"tiny": Price(0, 0, 0), "a": usual, "b": Price(300_000, 1_200_000, 300_000), "c": usual}
+    assert spec.gateway.currency == "EUR"
+    assert spec.limits == {"c": Limits(money_per_month=12_500_000_000_000, cut_streams=True)}
+
+
+def test_a_currency_alone_prices_nothing(load_text: LoadText) -> None:
+    """Only models with a price of their own cost something then."""
+    text = "base: models/tiny\nprices: {currency: USD}\n"
+    text += "adapters:\n  a: {source: adapters/one, price: {prompt: 1, completion: 2}}\n"
+    assert resolved(load_text(text), {"a": 8}).prices == {"a": Price(1_000_000, 2_000_000, 1_000_000)}
+    assert resolved(load_text("base: models/tiny\n"), {}).prices == {}
+
+
+@given(st.integers(0, 10**12))
+def test_a_price_is_exactly_what_is_written(micros: int) -> None:
+    """Whatever price there can be: what a million tokens cost is a million times what one costs, to the last digit."""
+    text = f"{micros // 10**6}.{micros % 10**6:06}"
+    as_number, as_text = (TypeAdapter(PerMillion).validate_python(value) for value in (float(text), text))
+    assert as_number == as_text == micros * 10**6

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+import msgspec
 import pytest
 
 from tuneplex.errors import RateLimited
-from tuneplex.gateway.admission import Admission, Ticket
+from tuneplex.gateway.admission import Admission, Cost, Ticket
 from tuneplex.identity import Limits, Subject
 from tuneplex.types import Leases
 
 NOON = 86400 * 20000 + 43200.0
+LATE = datetime(2026, 1, 31, 23, 59, 50, tzinfo=UTC).timestamp()
+UNIT = 10**12
 ACME = "tenant acme"
 
 
 def subject(name: str = ACME, /, **limits: int) -> Subject:
     """Somebody with these limits."""
-    return Subject(name, Limits(**limits))
+    return Subject(name, msgspec.structs.replace(Limits(), **limits))
 
 
 class Desk:
@@ -27,15 +32,21 @@ class Desk:
         self.now = 100.0
         self.wall = NOON
 
-    def ask(self, tokens: int = 0) -> Ticket:
-        """One request."""
-        return self.admission.admit(self.subjects, tokens, self.now, self.wall)
+    def ask(self, tokens: int = 0, money: int = 0, least: int | None = None) -> Ticket:
+        """One request; a stream, if it needs less at least than at most."""
+        cost = Cost(money, money if least is None else least)
+        return self.admission.admit(self.subjects, tokens, self.now, self.wall, cost)
 
-    def refused(self, tokens: int = 0) -> RateLimited:
+    def refused(self, tokens: int = 0, money: int = 0, least: int | None = None) -> RateLimited:
         """One request that is not let in."""
         with pytest.raises(RateLimited) as caught:
-            self.ask(tokens)
+            self.ask(tokens, money, least)
         return caught.value
+
+    def money(self) -> int:
+        """What the first subject has spent this month."""
+        used, _ = self.admission.report(self.now, self.wall)
+        return used[self.subjects[0].name].spent["money_per_month"].amount
 
     def wait(self, seconds: float) -> None:
         """Both clocks go on."""
@@ -117,7 +128,7 @@ def test_what_was_used_takes_the_reservations_place() -> None:
         ticket.settle(10)
     desk.ask(90).settle(95)
     used, _ = desk.admission.report(desk.now, desk.wall)
-    assert (used[ACME].tokens, used[ACME].day_tokens, used[ACME].concurrent) == (105, 105, 0)
+    assert (used[ACME].tokens, used[ACME].spent["tokens_per_day"].amount, used[ACME].concurrent) == (105, 105, 0)
     desk.refused(1)
     desk.wait(61)
     desk.ask(100)
@@ -174,6 +185,115 @@ def test_a_clock_that_is_set_far_back() -> None:
     desk.wall -= 30 * 86400
     desk.ask(10)
     assert "tokens per day" in desk.refused(1).message
+
+
+def test_money_that_is_used_up() -> None:
+    """It is OpenAI's word for no money that is told, with who is limited to what, and not when to come back."""
+    desk = Desk(subject(money_per_month=25 * UNIT))
+    desk.admission.count_in("EUR")
+    desk.ask(0, 20 * UNIT).settle(0, 20 * UNIT)
+    error = desk.refused(0, 5 * UNIT + 1)
+    assert (error.status, error.code, error.retry_after_s) == (429, "insufficient_quota", None)
+    assert (
+        "tenant acme is limited to 25.00 EUR per month, and this request may need 5.000000000001 EUR." in error.message
+    )
+    assert "The next month begins in 28 days." in error.message
+    desk.ask(0, 5 * UNIT)
+    too_large = desk.refused(0, 26 * UNIT)
+    assert (too_large.code, too_large.retry_after_s) == ("request_too_large", None)
+
+
+def test_money_that_only_is_reserved_comes_back() -> None:
+    """While requests under way hold it, it is worth trying again soon."""
+    desk = Desk(subject(money_per_month=10))
+    ticket = desk.ask(0, 10)
+    error = desk.refused(0, 4)
+    assert (error.code, error.retry_after_s) == ("rate_limit_exceeded", 1)
+    ticket.settle(0, 7)
+    assert desk.refused(0, 4).code == "insufficient_quota"
+    assert desk.money() == 7
+    desk.ask(0, 3)
+
+
+def test_money_of_a_request_that_was_none() -> None:
+    """What reached no engine costs nothing, and what nobody knows costs what was reserved."""
+    desk = Desk(subject(money_per_month=10, concurrent=5))
+    desk.ask(0, 10).cancel()
+    assert desk.admission.report(desk.now, desk.wall) == ({}, {})
+    desk.ask(0, 4).settle(None, None)
+    assert desk.money() == 4
+    assert desk.refused(0, 7).code == "insufficient_quota"
+
+
+def test_a_month_ends_and_a_clock_jumps_back() -> None:
+    """A new month has all of its money, settling goes to the month of the request, and nothing is given away twice."""
+    desk = Desk(subject(money_per_month=10))
+    desk.wall = LATE
+    ticket = desk.ask(0, 10)
+    assert desk.refused(0, 1).retry_after_s == 1
+    desk.wall += 20
+    desk.ask(0, 9).settle(0, 9)
+    ticket.settle(0, 8)
+    assert desk.money() == 9
+    assert "in 28 days" in desk.refused(0, 2).message
+    desk.wall -= 20
+    assert desk.money() == 8
+    desk.ask(0, 2).settle(0, 2)
+    assert desk.refused(0, 1).retry_after_s is not None  # the month is over within seconds
+
+
+def test_a_stream_that_may_be_cut_needs_a_little() -> None:
+    """It reserves no more than what is left, goes on as long as that lasts, and is told which limit ends it."""
+    desk = Desk(subject(money_per_month=100))
+    desk.subjects = (Subject(ACME, Limits(money_per_month=100, cut_streams=True)),)
+    desk.ask(0, 70).settle(0, 70)
+    stream = desk.ask(0, 500, 12)
+    assert stream.cuts
+    assert desk.money() == 100
+    assert stream.ended_by(30) == ""
+    assert stream.ended_by(31) == "tenant acme is limited to 0.0000000001 per month"
+    assert desk.money() == 100
+    stream.settle(0, 31)
+    assert desk.money() == 101
+    assert desk.refused(0, 500, 1).code == "insufficient_quota"
+
+
+def test_what_others_give_back_lets_a_stream_go_on() -> None:
+    """A stream's reservation grows by what has become free, or by a limit that was raised, and only then."""
+    desk = Desk(Subject(ACME, Limits(money_per_month=100, cut_streams=True)))
+    other = desk.ask(0, 60)
+    stream = desk.ask(0, 500, 5)
+    assert stream.ended_by(41)
+    other.settle(0, 50)
+    assert not stream.ended_by(50)
+    assert stream.ended_by(51)
+    desk.subjects = (Subject(ACME, Limits(money_per_month=101, cut_streams=True)),)
+    desk.ask().settle(0, 0)
+    assert not stream.ended_by(51)
+    assert desk.money() == 101
+
+
+def test_only_a_limit_that_may_cuts() -> None:
+    """Others must have room for all of a stream before it begins, and never end it; nor does a month that ends."""
+    desk = Desk(subject(money_per_month=100))
+    assert desk.refused(0, 101, 5).code == "request_too_large"
+    stream = desk.ask(0, 100, 5)
+    assert not stream.cuts
+    assert not stream.ended_by(1000)
+    desk = Desk(Subject(ACME, Limits(money_per_month=100, cut_streams=True)))
+    desk.wall = LATE
+    stream = desk.ask(0, 100, 5)
+    desk.wall += 20
+    desk.ask().settle(0, 0)
+    assert not stream.ended_by(1000)
+
+
+def test_a_whole_reply_must_fit_also_where_streams_are_cut() -> None:
+    """Nobody could be told that half of a document is all."""
+    desk = Desk(Subject(ACME, Limits(money_per_month=100, cut_streams=True)))
+    desk.ask(0, 60)
+    assert desk.refused(0, 50).retry_after_s == 1
+    desk.ask(0, 50, 5)
 
 
 def test_headers_tell_of_who_has_the_least_left() -> None:

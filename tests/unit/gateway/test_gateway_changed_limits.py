@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.gateway.test_gateway_shared_limits import MINUTE_S, NAME, STEPS, WALL, World
+from tests.unit.gateway.test_gateway_shared_limits import MINUTE_S, NAME, STEPS, WALL, LetIn, World
 from tuneplex.errors import RateLimited
 from tuneplex.identity import Limits, Subject
 
@@ -19,7 +20,7 @@ class ChangingWorld(World):
     """A world in which each gateway, and control, knows a limit of its own until it learns the newest one."""
 
     def __init__(self, kind: str, amount: int, gateways: int) -> None:
-        super().__init__(Limits(**{kind: amount}), gateways)
+        super().__init__(msgspec.convert({kind: amount}, Limits), gateways)
         self.kind = kind
         self.newest = self.subject
         self.known = [self.subject] * gateways
@@ -27,7 +28,7 @@ class ChangingWorld(World):
 
     def change(self, which: int, _: int) -> None:
         """Somebody sets the limit."""
-        self.newest = Subject(NAME, Limits(**{self.kind: AMOUNTS[which % len(AMOUNTS)]}))
+        self.newest = Subject(NAME, msgspec.convert({self.kind: AMOUNTS[which % len(AMOUNTS)]}, Limits))
 
     def learn(self, who: int, _: int) -> None:
         """A gateway, or control, hears of it."""
@@ -37,7 +38,7 @@ class ChangingWorld(World):
         else:
             self.known[who] = self.newest
 
-    def ask(self, index: int, tokens: int) -> bool:
+    def ask(self, index: int, tokens: int, least: int | None = None) -> bool:  # noqa: ARG002 - there is no money
         """One request at one gateway; whether it was let in."""
         index %= self.gateways
         process = self.processes[index]
@@ -45,8 +46,8 @@ class ChangingWorld(World):
             ticket = process.admission.admit((self.known[index],), tokens, self.now, WALL + self.now)
         except RateLimited:
             return False
-        process.events.append((self.now, tokens))
-        process.under_way.append(ticket)
+        process.events.append(LetIn(self.now, tokens, ticket))
+        process.under_way.append(process.events[-1])
         return True
 
     def check(self) -> None:

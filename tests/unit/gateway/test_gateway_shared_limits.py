@@ -10,14 +10,42 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuneplex.errors import RateLimited
-from tuneplex.gateway.admission import Admission, Ticket
+from tuneplex.gateway.admission import Admission, Cost, Ticket
 from tuneplex.identity import Limits, Subject
-from tuneplex.policy import Lessor, ceiling, floor
+from tuneplex.policy import Lessor, ceiling, floor, periods_at
 from tuneplex.types import GatewayReport, Leases
 
 NAME = "tenant acme"
+BUDGETS = ("tokens_per_day", "money_per_month")
+PRICE = 7  # of a token
 MINUTE_S = 60
-WALL = 1_000_000.0  # far from midnight: no test takes as long
+WALL = 1_000_000.0  # far from midnight, and from the end of a month: no test takes as long
+
+
+class LetIn:
+    """A request that was let in: when, and what it has reserved or used."""
+
+    def __init__(self, at: float, tokens: int, ticket: Ticket) -> None:
+        self.at = at
+        self.tokens = tokens
+        self.ticket = ticket
+        self.cost = 0  # of a stream, up to now
+        self.money = 0
+        self.look()
+
+    def look(self) -> None:
+        """Note what is reserved for it."""
+        self.money = sum(taken.reserved for taken in self.ticket._taken)
+
+    def grow(self) -> bool:
+        """A stream has said one more token; whether it goes on."""
+        if self.ticket.ended_by(self.cost + PRICE):
+            self.ticket.settle(self.tokens, self.cost)
+            self.money = self.cost
+            return False
+        self.cost += PRICE
+        self.look()
+        return True
 
 
 class Process:
@@ -29,8 +57,8 @@ class Process:
         self.admission = Admission(index)
         self.admission.share_among(gateways)
         self.inbox = [latest] if latest is not None else []
-        self.events: list[tuple[float, int]] = []
-        self.under_way: list[Ticket] = []
+        self.events: list[LetIn] = []
+        self.under_way: list[LetIn] = []
 
     def report(self, now: float) -> GatewayReport:
         """What it says of itself."""
@@ -39,8 +67,13 @@ class Process:
 
     def let_in(self, now: float) -> tuple[int, int]:
         """Requests and tokens of the last minute."""
-        recent = [tokens for at, tokens in self.events if at > now - MINUTE_S]
+        recent = [event.tokens for event in self.events if event.at > now - MINUTE_S]
         return len(recent), sum(recent)
+
+    def spent(self) -> dict[str, int]:
+        """Of each limit that is for a period."""
+        tokens, money = (sum(getattr(event, what) for event in self.events) for what in ("tokens", "money"))
+        return dict(zip(BUDGETS, (tokens, money), strict=True))
 
 
 class World:
@@ -55,23 +88,36 @@ class World:
         self.lessor = Lessor()
         self.reports: list[GatewayReport] = []
         self.heard_pids: dict[int, int] = {}
-        self.counted: dict[int, int] = {}  # the tokens of the day by process, as control keeps them in the store
-        self.dead_tokens = 0
-        self.lost_by_kills = 0
+        # What was counted by process, as control keeps it in the store.
+        self.counted: dict[str, dict[int, int]] = {kind: {} for kind in BUDGETS}
+        self.dead = dict.fromkeys(BUDGETS, 0)
+        self.lost_by_kills = dict.fromkeys(BUDGETS, 0)
         self.refused: RateLimited | None = None
         self.processes = [Process(index, next(self.pids), gateways, None) for index in range(gateways)]
 
-    def ask(self, index: int, tokens: int) -> bool:
+    def ask(self, index: int, tokens: int, least: int | None = None) -> bool:
         """One request at one gateway; whether it was let in."""
         process = self.processes[index % self.gateways]
+        cost = Cost(tokens * PRICE, (tokens if least is None else least) * PRICE)
         try:
-            ticket = process.admission.admit((self.subject,), tokens, self.now, WALL + self.now)
+            ticket = process.admission.admit((self.subject,), tokens, self.now, WALL + self.now, cost)
         except RateLimited as error:
             self.refused = error
             return False
-        process.events.append((self.now, tokens))
-        process.under_way.append(ticket)
+        process.events.append(LetIn(self.now, tokens, ticket))
+        process.under_way.append(process.events[-1])
         return True
+
+    def stream(self, index: int, tokens: int) -> None:
+        """A request for a stream, which needs one token at least."""
+        self.ask(index, tokens, min(1, tokens))
+
+    def grow(self, index: int, by: int) -> None:
+        """The streams of a gateway go on, some beyond what was reserved for them, until their limit ends them."""
+        process = self.processes[index % self.gateways]
+        if self.subject.limits.cut_streams:
+            for _ in range(by):
+                process.under_way = [event for event in process.under_way if event.grow()]
 
     def burst(self, index: int, tokens: int) -> None:
         """Many requests at one gateway."""
@@ -82,7 +128,7 @@ class World:
         """A request is over."""
         process = self.processes[index % self.gateways]
         if process.under_way:
-            process.under_way.pop(0).settle(None)
+            process.under_way.pop(0).ticket.settle(None)
 
     def wait(self, tenths: int, _: int = 0) -> None:
         """Time passes."""
@@ -102,13 +148,15 @@ class World:
                 self.heard_pids[report.gateway] = report.pid
                 self.lessor.heard(report)
                 for used in report.used.values():
-                    self.counted[report.pid] = max(self.counted.get(report.pid, 0), used.day_tokens)
+                    for kind, told in used.spent.items():
+                        known = self.counted[kind]
+                        known[report.pid] = max(known.get(report.pid, 0), told.amount)
 
     def decide(self, _: int = 0, __: int = 0) -> None:
         """Control publishes shares, if there is something new."""
-        spent = sum(self.counted.values())
-        day = int((WALL + self.now) // 86400)
-        leases = self.lessor.decide({NAME: self.subject.limits}, self.gateways, day, {NAME: spent} if spent else {})
+        spent = {kind: {NAME: sum(counts.values())} for kind, counts in self.counted.items() if any(counts.values())}
+        now = periods_at(WALL + self.now)
+        leases = self.lessor.decide({NAME: self.subject.limits}, self.gateways, now, spent)
         if leases is not None:
             self.latest = leases
             for process in self.processes:
@@ -135,9 +183,10 @@ class World:
         """A gateway dies with all that it knew, and another process takes its place."""
         index %= self.gateways
         old = self.processes[index]
-        self.dead_tokens += sum(tokens for _, tokens in old.events)
-        least = floor(self.subject.limits.tokens_per_day or 0, self.gateways)
-        self.lost_by_kills += max(least, sum(tokens for _, tokens in old.events))
+        for kind, spent in old.spent().items():
+            self.dead[kind] += spent
+            least = floor(getattr(self.subject.limits, kind) or 0, self.gateways)
+            self.lost_by_kills[kind] += max(least, spent)
         self.processes[index] = Process(index, next(self.pids), self.gateways, self.latest)
 
     def restart_control(self, _: int, __: int) -> None:
@@ -172,14 +221,17 @@ class World:
         assert sum(one[0] for one in let_in) <= (limits.requests_per_minute or 10**9)
         assert sum(one[1] for one in let_in) <= (limits.tokens_per_minute or 10**9)
         assert sum(len(process.under_way) for process in self.processes) <= (limits.concurrent or 10**9)
-        day = sum(tokens for process in self.processes for _, tokens in process.events)
-        assert day + self.dead_tokens <= (limits.tokens_per_day or 10**9) + self.lost_by_kills
+        for kind in BUDGETS:
+            spent = sum(process.spent()[kind] for process in self.processes) + self.dead[kind]
+            assert spent <= (getattr(limits, kind) or 10**9) + self.lost_by_kills[kind], kind
 
 
 # What happens, and how often; each takes two numbers.
 STEPS: dict[Callable[[World, int, int], object], int] = {
     World.ask: 4,
     World.burst: 8,
+    World.stream: 4,
+    World.grow: 4,
     World.finish: 4,
     World.wait: 2,
     World.send_report: 2,
@@ -201,6 +253,9 @@ KINDS = (
     Limits(concurrent=7),
     Limits(tokens_per_day=100),
     Limits(requests_per_minute=9, tokens_per_minute=90, tokens_per_day=150, concurrent=5),
+    Limits(money_per_month=100 * PRICE),
+    Limits(money_per_month=100 * PRICE + 3, cut_streams=True),
+    Limits(tokens_per_day=200, money_per_month=120 * PRICE, cut_streams=True, concurrent=6),
 )
 
 

@@ -27,6 +27,7 @@ class OpenAIDialect:
     error_mark = b'data: {"error"'
     # OpenAI's own API can; some others refuse the field. Then the request is sent again without.
     takes_options: bool | None = None
+    tells_always = False
 
     def path(self, route: Route) -> str:
         """`/v1/…`, as OpenAI names it."""

@@ -19,6 +19,7 @@ class VllmDialect(OpenAIDialect):
     """vLLM speaks OpenAI's API so closely that only the salt differs; its error shapes are known to `wire`."""
 
     takes_options: bool | None = True
+    tells_always = True
 
     def encode(self, fields: dict[str, msgspec.Raw], *, name: str, salt: str) -> bytes:
         """The client's own fields with another `model` and, if there is a salt, with another `cache_salt`.
