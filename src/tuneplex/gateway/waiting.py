@@ -315,7 +315,7 @@ class Room:
 
     def _fits(self, asked: Asked) -> bool:
         group = asked.group
-        if asked.epoch != self._epoch or group.blocked == self._round:
+        if group.blocked == self._round:
             return False
         if group.replicas and self._places.choose(group.replicas, group.model) is not None:
             return True
