@@ -53,6 +53,25 @@ def test_shares_are_as_the_weights(seed: int) -> None:
         assert shares[source.tenant] == pytest.approx(source.weight / weights, rel=0.05)
 
 
+@pytest.mark.parametrize("factor", [0.01, 0.1, 10.0])
+@pytest.mark.parametrize("flows", [1, 4])
+def test_estimates_that_are_always_too_small_or_too_large_gain_nothing(factor: float, flows: int) -> None:
+    """Within 5 %, a tenant of whose requests the wrong is expected gets what one gets that tells right."""
+
+    def wrong(chance: random.Random) -> tuple[float, float]:
+        real = 0.3 * chance.uniform(0.1, 1.9)
+        return real * factor, real
+
+    right = [Source("right", around(0.3), depth=20, version=f"m{number}@1") for number in range(flows)]
+    other = [Source("wrong", wrong, depth=20, version=f"m{number}@1") for number in range(flows)]
+    simulation = Simulation([replica()], [*right, *other])
+    simulation.run(10)
+    simulation.forget()
+    simulation.run(130)
+    served = simulation.served
+    assert served["right"] / sum(served.values()) == pytest.approx(0.5, rel=0.05)
+
+
 def thirds(**shares: float) -> list[Source]:
     """Three tenants of the same weight; `a` sends by flows of these shares."""
     size = around(0.2, wrong=2.0)
