@@ -157,6 +157,7 @@ def test_chats_are_counted_by_their_texts() -> None:
         ([message(PROSE * 500)], 1),
         ([message(PROSE * 500, "assistant")], 0),  # templates may leave out what a model has thought
         ([message(" " * 30_000)], 0),  # and strip texts
+        ([message("") | {"name": PROSE * 500}], 0),
         ([message([{"type": "text", "text": PROSE * 250}, {"type": "text", "text": PROSE * 250}])], 1),
         ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": PROSE * 500}}]}], 0),
     ],
@@ -367,6 +368,16 @@ def test_no_step_is_made_for_a_cancelled_one() -> None:
     assert not pending.step(make("byte level"))
     pending.cancel()
     assert pending.step(None)
+    pending.deliver()
+    assert not heard
+
+
+def test_who_left_just_before_the_end_hears_nothing() -> None:
+    """A number that is on its way to the event loop when the client leaves is not told."""
+    heard: list[Estimate] = []
+    pending = Pending(Route.COMPLETIONS, fields_of(prompt=PROSE), heard.append, None)
+    assert pending.step(make("byte level"))
+    pending.cancel()
     pending.deliver()
     assert not heard
 
