@@ -230,6 +230,16 @@ def test_what_is_too_large_to_be_looked_into_is_not_free(messages: list[object])
     assert found.at_least == 1
 
 
+@pytest.mark.parametrize("one", [{}, {"role": "user"}, [], [{}], [None], "x", {"content": None}])
+def test_no_step_is_long(one: object) -> None:
+    """Whatever a large prompt is made of, a step looks at a few hundred values of it at most."""
+    fields = fields_of(messages=[one] * 5_000)
+    pending, steps = Pending(Route.CHAT, fields, lambda _: None, None), 1
+    while not pending.step(None):
+        steps += 1
+    assert steps >= 5_000 / 256
+
+
 def test_what_is_no_utf_8_is_no_trouble() -> None:
     """A text with wrong bytes cannot be decoded; it is counted somehow, and from there on nothing of it is certain."""
     body = b'{"prompt": "%b \xff %b"}' % (b"a" * 20_000, b"b" * 20_000)
