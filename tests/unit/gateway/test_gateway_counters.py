@@ -55,7 +55,7 @@ def test_every_family_is_on_an_empty_page() -> None:
 
 
 def test_what_waits_adds_up() -> None:
-    """Requests that wait in several gateways are one number, and so are those that were refused, left, and had waited."""
+    """What waits in several gateways is one number, and so is what was refused, left, or had waited."""
     counters = Counters()
     counters.refused("legal", "overloaded")
     counters.refused("legal", "overloaded")
