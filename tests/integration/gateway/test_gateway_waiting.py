@@ -489,6 +489,20 @@ async def test_a_key_that_is_revoked_while_its_request_waits(narrow: Front, engi
     await first
 
 
+async def test_a_tenant_that_is_isolated_while_its_request_waits(narrow: Front, engine: FakeEngine) -> None:
+    """From then on nothing of it goes to shared ones, also not what has waited for them."""
+    narrow.gateway.update_access(access_of(key_of("one"), key_of("two", "other")))
+    first, record = await occupied(narrow, engine, **bearer("two"))
+    asking = asyncio.create_task(narrow.post(CHAT, chat(), **bearer("one")))
+    await until_waiting(narrow, 1)
+    apart = Tenant("acme", isolated=True)
+    narrow.gateway.update_access(access_of(apart, key_of("one"), key_of("two", "other"), generation=2))
+    refused = await asking
+    assert (refused.status, refused.error["code"]) == (503, "no_ready_engine")
+    record.release(10)
+    await first
+
+
 async def test_tokens_are_counted_before_a_limited_request_waits(narrow: Front, engine: FakeEngine) -> None:
     """A limit in tokens refuses before the room does; what waits keeps what it has reserved."""
     tenant = Tenant("acme", limits=Limits(tokens_per_minute=200))
