@@ -63,6 +63,9 @@ class Places:
     def choose(self, replicas: Sequence[Replica], model: Model) -> Replica | None:
         """The best of these that have a free place, and a slot, for this model; None if none has."""
         version = model.version
+        best = least_outstanding(replicas, self._outstanding).replica  # mostly it has
+        if best is None or (self._is_free(best) and self.slots.fits(best, version)):
+            return best
         free = [replica for replica in replicas if self._is_free(replica) and self.slots.fits(replica, version)]
         return least_outstanding(free, self._outstanding).replica
 

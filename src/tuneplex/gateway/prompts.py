@@ -131,14 +131,16 @@ class _Walk:
                 yield from self.through(one, depth + 1, certain=certain)
         elif isinstance(value, dict):
             yield from self._message(value, depth, certain=certain)
+        else:
+            yield Part(self._sequence)  # nothing, but whoever counts can look up after so many of them
 
     def _message(self, message: dict[str, object], depth: int, *, certain: bool) -> Iterator[Part]:
         if "role" in message:
             # Templates leave out some of what a model has said before: reasoning, for instance.
             certain = _open(message["role"], depth) != "assistant"
-            yield Part(self._sequence, message=True)
         elif depth <= 2:  # noqa: PLR2004 - an item of a response's input that is no message
             certain = False
+        yield Part(self._sequence, message="role" in message)
         for name in _INNER:
             if name in message:
                 yield from self.through(message[name], depth + 1, certain=certain and name in _READ)

@@ -11,14 +11,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from tuneplex.errors import ApiError, DeadlineExceeded, Unavailable
-from tuneplex.gateway.answers import STREAM_HEADERS
+from tuneplex.errors import ApiError, Unavailable
 from tuneplex.gateway.asked import Asked, Charge, Group
 from tuneplex.gateway.counters import Outcome
-from tuneplex.gateway.heads import EVENT_STREAM
-from tuneplex.gateway.pace import Lengths, Speed, longest_answer
+from tuneplex.gateway.pace import Lengths, longest_answer
 from tuneplex.gateway.places import Places
-from tuneplex.gateway.relay import PASSED, Ledger, Relay
+from tuneplex.gateway.prospects import Prospects
+from tuneplex.gateway.relay import Ledger, Relay
 from tuneplex.gateway.urgency import SHARES
 from tuneplex.policy import FairQueue
 from tuneplex.types import Replica, Route, Waiting
@@ -27,13 +26,9 @@ __all__ = ["Desk", "Room"]
 
 _DISPATCHED_AT_ONCE = 16  # and no more, so that streams go on in between
 _REVIEWED_AT_ONCE = 200
-_COMMENTS_AT_ONCE = 50
 _EXPIRED_AT_ONCE = 100
 _BYTES_PER_TOKEN = 4
-_RETRY_S = 5  # where nobody knows how long it takes
 _STATUS_LEFT = 499
-_EXACT_S = 10
-_SLACK = 0.1  # of the time between comments: what is due within it goes out together
 
 
 class Desk(Protocol):
@@ -94,14 +89,13 @@ class Room:
         self._places = places
         self._soon = soon
         self._clock = clock
-        self._wall = wall
         self._limits = Waiting()
         self._weights: Mapping[str, float] = {}
         self._queue: FairQueue[Asked] = FairQueue()
         self._waiters: dict[Asked, None] = {}
         self._versions: defaultdict[str, int] = defaultdict(int)  # how many wait for each
         self._lengths = Lengths()
-        self._speed = Speed()
+        self._prospects = Prospects(self._queue, wall)
         self._groups: dict[tuple[str, ...], Group] = {}
         self._epoch = 0
         self._round = 0
@@ -184,7 +178,9 @@ class Room:
         self.bytes += asked.exchange.received
         self._make_room()
         if asked.place.waits:
-            self._refuse_hopeless(asked, now)
+            error = self._prospects.hopeless(asked, now)
+            if error is not None:
+                self._refuse(asked, error)
             self._wake()
 
     def _group(self, asked: Asked, replicas: tuple[Replica, ...], coming: tuple[Replica, ...]) -> Group:
@@ -201,7 +197,7 @@ class Room:
             place = self._queue.newest_of_heaviest() if len(self._waiters) > limits.requests else None
             victim = self._bulkiest() if place is None else place.item
             words = "Too many requests wait already. Try again later."
-            self._refuse(victim, Unavailable(words, code="overloaded", retry_after_s=self._retry_s(victim)))
+            self._refuse(victim, Unavailable(words, code="overloaded", retry_after_s=self._prospects.retry_s(victim)))
 
     def _bulkiest(self) -> Asked:
         """Of the tenant that has most bytes here for its weight, the newest of those with the lowest priority."""
@@ -211,24 +207,6 @@ class Room:
         tenant = max(sizes, key=sizes.__getitem__)
         theirs = [one for one in reversed(self._waiters) if one.charge.tenant == tenant and one.exchange.received]
         return min(theirs, key=lambda one: one.charge.share)
-
-    def _refuse_hopeless(self, asked: Asked, now: float) -> None:
-        """Rather now than after it has waited for nothing."""
-        wait_s = self._estimate(asked, self._queue.work_ahead(asked.place))
-        left_s = asked.until - now
-        if wait_s is None or wait_s <= left_s:
-            return
-        retry_s = max(1, math.ceil(wait_s - left_s))
-        words = f"Its turn would come in about {_seconds(wait_s)}, and it may wait {_seconds(left_s)}."
-        if asked.until == asked.deadline:
-            met = f"The request cannot meet its deadline. {words}"
-            error: ApiError = DeadlineExceeded(met, code=PASSED, retry_after_s=retry_s)
-        elif asked.group.replicas:
-            error = Unavailable(f"Too many requests wait already. {words}", code="overloaded", retry_after_s=retry_s)
-        else:
-            ready = f"No engine is ready for the model `{asked.shown}`. {words}"
-            error = Unavailable(ready, code="no_ready_engine", retry_after_s=retry_s)
-        self._refuse(asked, error)
 
     # --- out
 
@@ -315,7 +293,7 @@ class Room:
 
     def _fits(self, asked: Asked) -> bool:
         group = asked.group
-        if asked.epoch != self._epoch or group.blocked == self._round:
+        if group.blocked == self._round:
             return False
         if group.replicas and self._places.choose(group.replicas, group.model) is not None:
             return True
@@ -372,7 +350,7 @@ class Room:
             self._lengths.saw(relay.order.model.name, used.completion)
         if self._waiters:
             if work:
-                self._speed.finished(work)
+                self._prospects.speed.finished(work)
             self._wake()
 
     def _review(self) -> bool:
@@ -400,65 +378,13 @@ class Room:
         if not self._waiters:
             return
         if self._ledger.relays:
-            self._speed.passed(now)
+            self._prospects.speed.passed(now)
         for asked in [asked for asked in self._waiters if asked.until <= now][:_EXPIRED_AT_ONCE]:
             if asked.place.waits:
-                self._expire(asked)
+                self._refuse(asked, self._prospects.expired(asked))
         if any(asked.comment_at <= now for asked in self._waiters):
-            self._comment(now)
+            self._prospects.tell(now, self._limits.comment_s)
         self._wake()
-
-    def _expire(self, asked: Asked) -> None:
-        if asked.until == asked.deadline:
-            words = "The request's deadline passed while it was waiting."
-            self._refuse(asked, DeadlineExceeded(words, code=PASSED, retry_after_s=self._retry_s(asked)))
-            return
-        waited = _seconds(asked.until - asked.since)
-        if asked.group.replicas:
-            words = f"No place got free within {waited}."
-        else:
-            words = f"No engine got ready for the model `{asked.shown}` within {waited}."
-        self._refuse(asked, Unavailable(words, code="waited_too_long", retry_after_s=self._retry_s(asked)))
-
-    def _comment(self, now: float) -> None:
-        """Tell streams how they stand. One look at the queue is for all, so whose turn is near is told, too."""
-        ahead, every_s = 0.0, self._limits.comment_s
-        soon = now + _SLACK * every_s
-        # To its end before anything else: what is written may end other requests.
-        told: list[tuple[int, float, Asked]] = []
-        for position, place in enumerate(self._queue.order(), 1):
-            if place.item.comment_at <= soon and len(told) < _COMMENTS_AT_ONCE:
-                told.append((position, ahead, place.item))
-            ahead += place.work
-        for position, before, asked in told:
-            asked.comment_at = now + every_s
-            if not asked.exchange.paused and not asked.exchange.gone:
-                self._say(asked, position, len(self._waiters), self._estimate(asked, before))
-
-    def _say(self, asked: Asked, position: int, of: int, wait_s: float | None) -> None:
-        exchange = asked.exchange
-        if not exchange.commented:
-            known = b"" if wait_s is None else b"x-tuneplex-estimated-wait: %d\r\n" % math.ceil(wait_s)
-            lines = b"x-tuneplex-queue-position: %d\r\n" % position
-            exchange.start(200, EVENT_STREAM, STREAM_HEADERS + lines + known)
-        about = b"" if wait_s is None else b", about %d s" % math.ceil(wait_s)
-        exchange.comment(b"waiting, position %d of %d%b" % (position, of, about))
-
-    # --- estimates
-
-    def _estimate(self, asked: Asked, ahead: float) -> float | None:
-        """Seconds until its turn, with so much work before it; None if nobody can tell."""
-        group = asked.group
-        if not group.replicas:
-            ready = [replica.ready_at for replica in group.coming if replica.ready_at is not None]
-            return max(0.0, min(ready) - self._wall()) if ready else None
-        speed = self._speed.per_second
-        # A place gets free as often as work like its own gets done.
-        return None if speed is None else (ahead + asked.charge.work) / speed
-
-    def _retry_s(self, asked: Asked) -> int:
-        wait_s = self._estimate(asked, self._queue.work_ahead(asked.place))
-        return _RETRY_S if wait_s is None else max(1, math.ceil(wait_s))
 
     # --- the end, and what is told
 
@@ -483,7 +409,3 @@ class Room:
 
 def _stopping() -> Unavailable:
     return Unavailable("The gateway is stopping.", code="stopping", retry_after_s=1)
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds >= _EXACT_S else f"{seconds:.1f} s"

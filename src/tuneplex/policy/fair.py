@@ -457,7 +457,7 @@ class _Ring(Generic[K, M]):
         insort(self._order, (*member.entry, member))
 
     def _forget(self) -> None:
-        """Leave out those that would begin anew anyway: all, where nobody waits. It is rare, so newcomers pay little."""
+        """Leave out those that would begin anew anyway: all, where nobody waits. It is rare, and so cheap."""
         if not self._order:
             self.time = max((member.start for member in self.members.values()), default=self.time)
         self.members = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,9 +14,11 @@ from openai import APIError, AsyncOpenAI
 
 from tests.support.front import VERSIONS, Front, Http, Response, chat, open_front, view_of
 from tests.support.identities import access_of, bearer, key_of
+from tuneplex.gateway.estimate import Estimate
+from tuneplex.gateway.tokens import Pending, TokenCounter
 from tuneplex.identity import Limits, Tenant
 from tuneplex.testing import FakeEngine, Record, Script
-from tuneplex.types import GatewaySettings, ReplicaState, Route, Timeouts, Turns, Waiting
+from tuneplex.types import GatewaySettings, Model, ReplicaState, Route, Timeouts, Turns, Waiting
 
 CHAT = "/v1/chat/completions"
 
@@ -487,6 +489,20 @@ async def test_a_key_that_is_revoked_while_its_request_waits(narrow: Front, engi
     await first
 
 
+async def test_a_tenant_that_is_isolated_while_its_request_waits(narrow: Front, engine: FakeEngine) -> None:
+    """From then on nothing of it goes to shared ones, also not what has waited for them."""
+    narrow.gateway.update_access(access_of(key_of("one"), key_of("two", "other")))
+    first, record = await occupied(narrow, engine, **bearer("two"))
+    asking = asyncio.create_task(narrow.post(CHAT, chat(), **bearer("one")))
+    await until_waiting(narrow, 1)
+    apart = Tenant("acme", isolated=True)
+    narrow.gateway.update_access(access_of(apart, key_of("one"), key_of("two", "other"), generation=2))
+    refused = await asking
+    assert (refused.status, refused.error["code"]) == (503, "no_ready_engine")
+    record.release(10)
+    await first
+
+
 async def test_tokens_are_counted_before_a_limited_request_waits(narrow: Front, engine: FakeEngine) -> None:
     """A limit in tokens refuses before the room does; what waits keeps what it has reserved."""
     tenant = Tenant("acme", limits=Limits(tokens_per_minute=200))
@@ -499,6 +515,66 @@ async def test_tokens_are_counted_before_a_limited_request_waits(narrow: Front, 
     assert (await asking).status == 200
     await first
     assert narrow.gateway.report().used["tenant acme"].tokens < 100
+
+
+class Slow(TokenCounter):
+    """A counter that tells nothing before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counting: list[tuple[Callable[[Estimate], None], Pending]] = []
+
+    def count(
+        self,
+        route: Route,
+        fields: Mapping[str, msgspec.Raw],
+        then: Callable[[Estimate], None],
+        *,
+        most: int | None = None,
+    ) -> Pending:
+        """Keep it."""
+        pending = Pending(route, fields, then, most)
+        self.counting.append((then, pending))
+        return pending
+
+    async def one(self) -> tuple[Callable[[Estimate], None], Pending]:
+        """The next one that is being counted."""
+        async with asyncio.timeout(5):
+            while not self.counting:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.005)
+        return self.counting.pop()
+
+
+@pytest.fixture
+def slow(narrow: Front) -> Slow:
+    """The gateway counts as slowly as the test wants, and the caller has a limit in tokens."""
+    narrow.gateway.update_access(access_of(Tenant("acme", limits=Limits(tokens_per_minute=200)), key_of("one")))
+    narrow.gateway.counter = Slow()
+    return narrow.gateway.counter
+
+
+async def test_a_fleet_that_changes_while_tokens_are_counted(narrow: Front, engine: FakeEngine, slow: Slow) -> None:
+    """What is counted then goes by the fleet as it is, not as it was."""
+    asking = asyncio.create_task(narrow.post(CHAT, chat(), **bearer("one")))
+    then, _ = await slow.one()
+    narrow.gateway.update(msgspec.structs.replace(narrow.gateway.view, models={"base": Model("base", "base")}))
+    then(Estimate(10, 10))
+    assert (await asking).status == 404
+    assert engine.requests == []
+    assert nothing_left(narrow)
+
+
+async def test_a_client_that_leaves_while_its_tokens_are_counted(narrow: Front, slow: Slow) -> None:
+    """Nothing more is counted, and nothing is reserved."""
+    http = await narrow.connect()
+    http.post(CHAT, chat(), **bearer("one"))
+    _, pending = await slow.one()
+    await http.close()
+    async with asyncio.timeout(5):
+        while not pending.cancelled:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.005)
+    assert narrow.gateway.report().used == {}
+    assert nothing_left(narrow)
 
 
 async def test_a_cold_adapter_gets_its_turn_beside_a_hot_one() -> None:

@@ -52,3 +52,23 @@ def test_every_family_is_on_an_empty_page() -> None:
     """A dashboard finds all names before the first request."""
     page = render([report(Counters(), {})]).decode()
     assert all(f"# TYPE {name} " in page for name in CATALOGUE)
+
+
+def test_what_waits_adds_up() -> None:
+    """What waits in several gateways is one number, and so is what was refused, left, or had waited."""
+    counters = Counters()
+    counters.refused("legal", "overloaded")
+    counters.refused("legal", "overloaded")
+    counters.left("legal")
+    counters.waited("legal", 0.3)
+    reports = [
+        GatewayReport(number, 1, 1, {}, counters.counts(), counters.buckets(), waiting=number + 1) for number in (0, 1)
+    ]
+    page = samples(render(reports))
+    model = frozenset({("model", "legal")})
+    assert page["tuneplex_waiting_requests", frozenset()] == 3
+    assert page["tuneplex_refused_waiting_total", model | {("reason", "overloaded")}] == 4
+    assert page["tuneplex_left_waiting_total", model] == 2
+    assert page["tuneplex_waited_seconds_count", model] == 2
+    assert page["tuneplex_waited_seconds_bucket", model | {("le", "0.25")}] == 0
+    assert page["tuneplex_waited_seconds_bucket", model | {("le", "0.5")}] == 2

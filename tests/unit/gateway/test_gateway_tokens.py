@@ -157,6 +157,7 @@ def test_chats_are_counted_by_their_texts() -> None:
         ([message(PROSE * 500)], 1),
         ([message(PROSE * 500, "assistant")], 0),  # templates may leave out what a model has thought
         ([message(" " * 30_000)], 0),  # and strip texts
+        ([message("") | {"name": PROSE * 500}], 0),
         ([message([{"type": "text", "text": PROSE * 250}, {"type": "text", "text": PROSE * 250}])], 1),
         ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": PROSE * 500}}]}], 0),
     ],
@@ -227,6 +228,16 @@ def test_what_is_too_large_to_be_looked_into_is_not_free(messages: list[object])
     found = counted(make("byte level"), Route.CHAT, messages=messages)
     assert found.prompt == pytest.approx(len(json.dumps(messages)) / 4, rel=0.2)
     assert found.at_least == 1
+
+
+@pytest.mark.parametrize("one", [{}, {"role": "user"}, [], [{}], [None], "x", {"content": None}])
+def test_no_step_is_long(one: object) -> None:
+    """Whatever a large prompt is made of, a step looks at a few hundred values of it at most."""
+    fields = fields_of(messages=[one] * 5_000)
+    pending, steps = Pending(Route.CHAT, fields, lambda _: None, None), 1
+    while not pending.step(None):
+        steps += 1
+    assert steps >= 5_000 / 256
 
 
 def test_what_is_no_utf_8_is_no_trouble() -> None:
@@ -367,6 +378,16 @@ def test_no_step_is_made_for_a_cancelled_one() -> None:
     assert not pending.step(make("byte level"))
     pending.cancel()
     assert pending.step(None)
+    pending.deliver()
+    assert not heard
+
+
+def test_who_left_just_before_the_end_hears_nothing() -> None:
+    """A number that is on its way to the event loop when the client leaves is not told."""
+    heard: list[Estimate] = []
+    pending = Pending(Route.COMPLETIONS, fields_of(prompt=PROSE), heard.append, None)
+    assert pending.step(make("byte level"))
+    pending.cancel()
     pending.deliver()
     assert not heard
 

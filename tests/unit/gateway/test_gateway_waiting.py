@@ -159,6 +159,20 @@ def test_what_was_really_used_counts() -> None:
     assert got["greedy"] / sum(got.values()) == pytest.approx(0.5, abs=0.05)
 
 
+def test_replies_are_expected_to_be_as_long_as_they_were() -> None:
+    """What a turn costs beforehand follows the model's own replies, and never more than the request allows."""
+    stage = Stage(replica())
+    stage.ask()
+    known, small = stage.ask(longest=1000), stage.ask(longest=1000)
+    assert known.charge.work == 100 + 256
+    for _ in range(3):
+        stage.finish(stage.under_way[0], (100, 20))
+    stage.ask()
+    assert small.charge.work == 100 + 256
+    assert stage.ask(longest=1000).charge.work == 100 + 20
+    assert stage.ask(longest=5).charge.work == 100 + 5
+
+
 def test_priorities_share_inside_their_tenant_only() -> None:
     """High goes more often than low, low still goes, and another tenant has its half whatever they say."""
     stage = Stage(replica(), requests=10_000)
@@ -322,6 +336,16 @@ def test_bytes_are_bounded() -> None:
     stage.ask(tenant="small", size=2000)
     assert list(stage.errors) == [large[-1], large[-2]]
     assert not set(small) & set(stage.errors)
+
+
+def test_bytes_of_low_priority_give_way_first() -> None:
+    """As with requests: of whoever has too much, the newest of the lowest priority."""
+    stage = Stage(replica(), bytes=10_000)
+    stage.ask()
+    first, second, _third = (stage.ask(priority=one, size=3000) for one in (LOW, LOW, HIGH))
+    stage.ask(size=3000)
+    assert list(stage.errors) == [second]
+    assert first not in stage.errors
 
 
 def test_a_room_without_room_refuses_everything_that_would_wait() -> None:
@@ -518,6 +542,17 @@ def test_what_cannot_be_sent_is_answered(error: Exception, code: str) -> None:
     assert [one.code for one in stage.errors.values()] == [code] * 2
     assert [stage.tickets(one) for one in (second, third)] == [(1, 0)] * 2
     assert stage.left_behind() == {}
+
+
+def test_a_turn_that_came_to_nothing_is_not_charged() -> None:
+    """What could not be sent is given back to its tenant."""
+    stage = Stage(replica())
+    first = stage.ask(tenant="other")
+    stage.ask()
+    before = stage.room._queue._tenants.members["acme"].start
+    stage.broken = BadRequest("no")
+    stage.finish(first)
+    assert stage.room._queue._tenants.members["acme"].start == before
 
 
 def test_what_is_wrong_from_the_beginning_is_not_charged() -> None:

@@ -28,7 +28,7 @@ def around(mean: float, *, wrong: float = 1.0) -> Sizes:
     return size
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(4))
 def test_shares_are_as_the_weights(seed: int) -> None:
     """Within 5 %, however large each tenant's requests are, however many it has, and however wrong the estimates."""
     chance = random.Random(seed)  # noqa: S311 - a simulation
@@ -53,6 +53,25 @@ def test_shares_are_as_the_weights(seed: int) -> None:
         assert shares[source.tenant] == pytest.approx(source.weight / weights, rel=0.05)
 
 
+@pytest.mark.parametrize("factor", [0.01, 0.1, 10.0])
+@pytest.mark.parametrize("flows", [1, 4])
+def test_estimates_that_are_always_too_small_or_too_large_gain_nothing(factor: float, flows: int) -> None:
+    """Within 5 %, a tenant of whose requests the wrong is expected gets what one gets that tells right."""
+
+    def wrong(chance: random.Random) -> tuple[float, float]:
+        real = 0.3 * chance.uniform(0.1, 1.9)
+        return real * factor, real
+
+    right = [Source("right", around(0.3), depth=20, version=f"m{number}@1") for number in range(flows)]
+    other = [Source("wrong", wrong, depth=20, version=f"m{number}@1") for number in range(flows)]
+    simulation = Simulation([replica()], [*right, *other])
+    simulation.run(10)
+    simulation.forget()
+    simulation.run(130)
+    served = simulation.served
+    assert served["right"] / sum(served.values()) == pytest.approx(0.5, rel=0.05)
+
+
 def thirds(**shares: float) -> list[Source]:
     """Three tenants of the same weight; `a` sends by flows of these shares."""
     size = around(0.2, wrong=2.0)
@@ -60,7 +79,7 @@ def thirds(**shares: float) -> list[Source]:
     return [*flows, Source("b", size, depth=20), Source("c", size, depth=20)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_priorities_divide_only_what_their_tenant_gets(seed: int) -> None:
     """A tenant with high, normal and low priority gets no more than before, and divides it 16:4:1."""
     simulation = Simulation([replica()], thirds(high=16, normal=4, low=1), seed=seed)
@@ -112,7 +131,7 @@ def test_nobody_starves_behind_tenants_that_other_replicas_serve() -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 4])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_cold_adapter_gets_a_slot_and_hot_ones_fill_the_places_otherwise(slots: int, seed: int) -> None:
     """It waits at most for one quantum and the longest request, while 9 of 10 places are in use."""
     longest, quantum_s = 0.19, 1.0
@@ -131,6 +150,31 @@ def test_a_cold_adapter_gets_a_slot_and_hot_ones_fill_the_places_otherwise(slots
     assert sum(simulation.served.values()) >= 0.9 * 8 * (10 + 5 * colds)
 
 
+@pytest.mark.parametrize("gateways", [2, 4])
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_cold_adapter_gets_a_slot_from_adapters_that_are_hot_at_other_gateways(slots: int, gateways: int) -> None:
+    """It waits longer only by the time in which gateways hear of each other, and only its slot stands idle then."""
+    longest, quantum_s, heard_s = 0.19, 1.0, 1.3
+    hot = [
+        Source(f"hot{n}", around(0.1), depth=20, version=f"hot{n}@1", gateway=gateway)
+        for n in range(slots)
+        for gateway in range(gateways)
+    ]
+    simulation = Simulation([replica(concurrent=16, slots=slots)], hot, gateways=gateways, quantum_s=quantum_s)
+    for number in range(8):
+        starts = 20.3 + 8.1 * number
+        ends, gateway = starts + 0.001, number % gateways
+        cold = Source("cold", around(0.1), depth=1, version=f"cold{number}@1", ends=ends, gateway=gateway)
+        simulation.at(starts, lambda cold=cold: simulation.send(cold))  # type: ignore[misc]
+    simulation.run(10)
+    simulation.forget()
+    simulation.run(90)
+    waits = [job.began - job.arrived for job in simulation.jobs if job.source.tenant == "cold"]
+    assert len(waits) == 8
+    assert max(waits) <= quantum_s + longest + 2 * heard_s
+    assert sum(simulation.served.values()) >= (0.7 if slots == 1 else 0.9) * 16 * 80
+
+
 def test_more_hot_adapters_than_slots_share_them() -> None:
     """Each has its turns; none waits for all the others to pause."""
     hot = [Source(f"hot{n}", around(0.1), depth=20, version=f"hot{n}@1") for n in range(6)]
@@ -145,7 +189,7 @@ def test_more_hot_adapters_than_slots_share_them() -> None:
 
 
 @pytest.mark.parametrize("gateways", [2, 4])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_several_gateways_share_as_one(gateways: int, seed: int) -> None:
     """Within 10 % over all of them, though one tenant is at one gateway only and the others are spread unevenly."""
     chance = random.Random(seed)  # noqa: S311 - a simulation
