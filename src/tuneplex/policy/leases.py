@@ -50,8 +50,8 @@ def shares(limit: int, gateways: Mapping[int, Want]) -> dict[int, int]:
     """The next share of each gateway.
 
     They sum to at most the limit. So does the larger of new and old share, summed over all gateways, and the larger of
-    both and use, unless that was over the limit before. Demand beyond the floor decides who gets the rest; without any, it is spread
-    evenly.
+    both and use, unless that was over the limit before. Demand beyond the floor decides who gets the rest; without any,
+    it is spread evenly.
     """
     if not gateways:
         return {}
