@@ -49,19 +49,23 @@ def ceiling(limit: int, gateways: int) -> int:
 def shares(limit: int, gateways: Mapping[int, Want]) -> dict[int, int]:
     """The next share of each gateway.
 
-    They sum to at most the limit, and so does the larger of new share, old share and use, summed over all gateways,
-    unless that was over the limit before. Demand beyond the floor decides who gets the rest; without any, it is spread
-    evenly.
+    They sum to at most the limit. So does the larger of new and old share, summed over all gateways, and the larger of
+    both and use, unless that was over the limit before. Demand beyond the floor decides who gets the rest; without any,
+    it is spread evenly.
     """
     if not gateways:
         return {}
     least = floor(limit, len(gateways))
     aims = _aims(limit, least, gateways)
     bound = {index: max(want.held, want.used) for index, want in gateways.items()}
+    # What is in use already lets in nothing new, but it ends, and then all that is held has to fit.
+    covered = {index: max(0, min(aims[index], bound[index]) - want.held) for index, want in gateways.items()}
+    unheld = max(0, limit - sum(want.held for want in gateways.values()))
+    back = _split(min(unheld, sum(covered.values())), covered)
     missing = {index: max(0, aims[index] - bound[index]) for index in gateways}
     free = max(0, limit - sum(bound.values()))
     grown = _split(min(free, sum(missing.values())), missing)
-    return {index: min(aims[index], bound[index] + grown[index]) for index in gateways}
+    return {index: min(aims[index], want.held + back[index] + grown[index]) for index, want in gateways.items()}
 
 
 def _aims(limit: int, least: int, gateways: Mapping[int, Want]) -> dict[int, int]:

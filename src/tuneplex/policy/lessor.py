@@ -209,7 +209,7 @@ def _divide_rest(name: str, budget: _Budget, left: int, gateways: Mapping[int, _
 def _with_unheard(limit: int, wants: dict[int, Want], gateways: Mapping[int, _Gateway]) -> dict[int, Want]:
     """Those that were not heard may hold all that the others do not."""
     unheard = [index for index, one in gateways.items() if one.report is None]
-    taken = sum(max(want.held, want.used) for index, want in wants.items() if index not in unheard)
+    taken = sum(want.held for index, want in wants.items() if index not in unheard)
     return wants | {index: msgspec.structs.replace(wants[index], held=max(0, limit - taken)) for index in unheard}
 
 

@@ -335,6 +335,22 @@ def test_a_limit_that_is_lowered_meanwhile() -> None:
     assert share(world, 0) == 30
 
 
+def test_a_limit_that_is_lowered_before_control_restarts() -> None:
+    """The new control gives nobody what a gateway that it has not heard may hold, however much others still use."""
+    world = World(Limits(concurrent=50), 2)
+    for _ in range(3):
+        for index in (0, 1):
+            world.burst(index, 0)
+        world.cycle()
+    world.subject = Subject(NAME, Limits(concurrent=3))
+    for _ in range(3):
+        world.cycle()
+        world.ask(1, 0)
+    world.restart_control(0, 0)
+    world.exchange(0b10, 0b11)
+    assert sum(process.admission._held(world.subject).concurrent or 0 for process in world.processes) <= 3
+
+
 def test_a_day_goes_on_in_the_next_process() -> None:
     """What a process has used of the day is not there for the one that takes its place, once control has told it."""
     world = World(Limits(tokens_per_day=100), 1)

@@ -14,7 +14,7 @@ WANTS = st.dictionaries(st.integers(0, 5), st.builds(Want, AMOUNTS, AMOUNTS, AMO
 
 @given(AMOUNTS, WANTS)
 def test_shares_never_allow_more_than_the_limit(limit: int, wants: dict[int, Want]) -> None:
-    """New shares fit into the limit; so do they with what may still be let in and what was, if that did before."""
+    """New shares fit into the limit; so do they with old ones that may still be gone by, and with use, if those did."""
     found = shares(limit, wants)
     assert found.keys() == wants.keys()
     assert min(found.values()) >= 0
@@ -22,6 +22,8 @@ def test_shares_never_allow_more_than_the_limit(limit: int, wants: dict[int, Wan
     before = sum(max(want.held, want.used) for want in wants.values())
     after = sum(max(found[index], want.held, want.used) for index, want in wants.items())
     assert after <= max(limit, before)
+    held = sum(want.held for want in wants.values())
+    assert sum(max(found[index], want.held) for index, want in wants.items()) <= max(limit, held)
 
 
 @given(AMOUNTS, st.integers(1, 8))
@@ -68,6 +70,11 @@ def test_without_demand_shares_are_equal(limit: int, gateways: int) -> None:
 def test_a_share_grows_by_what_another_has_given_up(wants: tuple[Want, Want], expected: tuple[int, int]) -> None:
     """Of 100 for two gateways, what is lowered is lowered at once, and what grows has to wait for it."""
     assert tuple(shares(100, dict(enumerate(wants))).values()) == expected
+
+
+def test_use_that_ends_makes_no_room_twice() -> None:
+    """A gateway that uses far more than a lowered limit does not get for that what the other one still holds."""
+    assert shares(3, {0: Want(1, 29, 29), 1: Want(2, 9, 9)}) == {0: 1, 1: 1}
 
 
 def test_nobody_has_nothing() -> None:
