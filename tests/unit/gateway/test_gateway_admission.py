@@ -247,6 +247,16 @@ def test_a_stream_that_may_be_cut_needs_a_little() -> None:
     assert desk.refused(0, 500, 1).code == "insufficient_quota"
 
 
+def test_a_stream_that_may_run_out_of_money_wants_more() -> None:
+    """Control hears of what it could not reserve, so that this gateway's share can grow while it runs."""
+    desk = Desk(Subject(ACME, Limits(money_per_month=100, cut_streams=True)))
+    desk.admission.share_among(2)
+    desk.ask(0, 60, 5)
+    used, held = desk.admission.report(desk.now, desk.wall)
+    assert (held[ACME].money_per_month, desk.money()) == (25, 25)
+    assert used[ACME].wanted == Limits(money_per_month=60)
+
+
 def test_what_others_give_back_lets_a_stream_go_on() -> None:
     """A stream's reservation grows by what has become free, or by a limit that was raised, and only then."""
     desk = Desk(Subject(ACME, Limits(money_per_month=100, cut_streams=True)))
