@@ -10,6 +10,7 @@ import pytest
 from tuneplex.errors import RateLimited
 from tuneplex.gateway.admission import Admission, Cost, Ticket
 from tuneplex.identity import Limits, Subject
+from tuneplex.policy import periods_at
 from tuneplex.types import Leases
 
 NOON = 86400 * 20000 + 43200.0
@@ -229,6 +230,26 @@ def test_a_month_ends_and_a_clock_jumps_back() -> None:
     assert desk.money() == 8
     desk.ask(0, 2).settle(0, 2)
     assert desk.refused(0, 1).retry_after_s is not None  # the month is over within seconds
+
+
+def test_shares_are_for_their_own_period() -> None:
+    """What was told of one month says nothing of the next, in which a gateway begins with its part; nor of a day."""
+    desk = Desk(subject(money_per_month=100, tokens_per_day=100))
+    desk.wall = LATE
+    limits = {ACME: desk.subjects[0].limits}
+    for generation in (1, 2):
+        shares = {0: {ACME: Limits(money_per_month=30, tokens_per_day=30)}}
+        left = {ACME: {"money_per_month": 30, "tokens_per_day": 30}}
+        desk.admission.lease(Leases(generation, shares, limits, periods_at(LATE), left))
+    assert desk.refused(0, 31).retry_after_s is not None
+    assert desk.refused(31).retry_after_s is not None
+    desk.ask(30, 30)
+    _, held = desk.admission.report(desk.now, desk.wall)
+    assert held[ACME] == Limits(money_per_month=30, tokens_per_day=30)
+    desk.wall += 20
+    desk.ask(100, 100)
+    _, held = desk.admission.report(desk.now, desk.wall)
+    assert held[ACME] == Limits(money_per_month=100, tokens_per_day=100)
 
 
 def test_a_stream_that_may_be_cut_needs_a_little() -> None:
