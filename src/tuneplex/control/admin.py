@@ -116,6 +116,9 @@ def _check(spec: FleetSpec, launchers: Collection[str]) -> None:
             msgspec.convert(msgspec.structs.asdict(limits), _ModelLimits)
         except msgspec.ValidationError as error:
             raise BadRequest(f"the limits of model {name} are none: {error}", param=f"limits.{name}") from error
+        if limits.money_per_month is not None and name not in spec.prices:
+            words = f"the limits of model {name} are in money, and it has no price"
+            raise BadRequest(words, param=f"limits.{name}", code="no_prices")
 
     dear = [name for name, price in spec.prices.items() if min(msgspec.structs.astuple(price)) < 0]
     if dear:

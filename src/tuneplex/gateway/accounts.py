@@ -148,6 +148,8 @@ class Account:
         money = cost.most
         if share is not None and self.subject.limits.cut_streams:
             money = min(money, max(cost.least, share - spent.of(month)))
+            if money < cost.most:
+                self._miss("money_per_month", cost.most - money, now)
         spent.add(month, money)
         self.reserved += money
         return Taken(self, self.requests.add(now, 1), self.tokens.add(now, tokens), self.money.add(now, money), money)
@@ -231,9 +233,12 @@ class Account:
 
     def refused_for(self, obstacle: Obstacle, now: float) -> None:
         """Note what was wanted in vain, so that control can see where more is wanted."""
-        if obstacle.kind not in self._missed:
-            self._missed[obstacle.kind] = Window(_WANTED_S[obstacle.kind])
-        self._missed[obstacle.kind].add(now, min(obstacle.cost, obstacle.limit))
+        self._miss(obstacle.kind, obstacle.cost, now)
+
+    def _miss(self, kind: str, amount: int, now: float) -> None:
+        if kind not in self._missed:
+            self._missed[kind] = Window(_WANTED_S[kind])
+        self._missed[kind].add(now, min(amount, getattr(self.subject.limits, kind)))
 
     # --- for control
 

@@ -206,6 +206,11 @@ async def test_money_does_not_change_its_meaning(desk: Desk) -> None:
         assert "take them away first: tenant default" in problem(reply, 409)[2]
     dearer = replace(spec, prices={"base": Price(3, 3, 3)})
     assert (await desk.client.post("/apply", content=msgspec.json.encode(dearer))).status_code == 200
+    free = replace(spec, limits={"other": Limits(money_per_month=5)})
+    assert problem(await desk.client.post("/apply", content=msgspec.json.encode(free)), 400)[:2] == (
+        "limits.other",
+        "no_prices",
+    )
     below = replace(spec, prices={"base": Price(-1, 0, 0)})
     assert problem(await desk.client.post("/apply", content=msgspec.json.encode(below)), 400)[0] == "prices.base"
 

@@ -10,6 +10,7 @@ import pytest
 from tuneplex.errors import RateLimited
 from tuneplex.gateway.admission import Admission, Cost, Ticket
 from tuneplex.identity import Limits, Subject
+from tuneplex.policy import periods_at
 from tuneplex.types import Leases
 
 NOON = 86400 * 20000 + 43200.0
@@ -242,6 +243,26 @@ def test_a_month_ends_and_a_clock_jumps_back() -> None:
     assert desk.refused(0, 1).retry_after_s is not None  # the month is over within seconds
 
 
+def test_shares_are_for_their_own_period() -> None:
+    """What was told of one month says nothing of the next, in which a gateway begins with its part; nor of a day."""
+    desk = Desk(subject(money_per_month=100, tokens_per_day=100))
+    desk.wall = LATE
+    limits = {ACME: desk.subjects[0].limits}
+    for generation in (1, 2):
+        shares = {0: {ACME: Limits(money_per_month=30, tokens_per_day=30)}}
+        left = {ACME: {"money_per_month": 30, "tokens_per_day": 30}}
+        desk.admission.lease(Leases(generation, shares, limits, periods_at(LATE), left))
+    assert desk.refused(0, 31).retry_after_s is not None
+    assert desk.refused(31).retry_after_s is not None
+    desk.ask(30, 30)
+    _, held = desk.admission.report(desk.now, desk.wall)
+    assert held[ACME] == Limits(money_per_month=30, tokens_per_day=30)
+    desk.wall += 20
+    desk.ask(100, 100)
+    _, held = desk.admission.report(desk.now, desk.wall)
+    assert held[ACME] == Limits(money_per_month=100, tokens_per_day=100)
+
+
 def test_a_stream_that_may_be_cut_needs_a_little() -> None:
     """It reserves no more than what is left, goes on as long as that lasts, and is told which limit ends it."""
     desk = Desk(subject(money_per_month=100))
@@ -256,6 +277,16 @@ def test_a_stream_that_may_be_cut_needs_a_little() -> None:
     stream.settle(0, 31)
     assert desk.money() == 101
     assert desk.refused(0, 500, 1).code == "insufficient_quota"
+
+
+def test_a_stream_that_may_run_out_of_money_wants_more() -> None:
+    """Control hears of what it could not reserve, so that this gateway's share can grow while it runs."""
+    desk = Desk(Subject(ACME, Limits(money_per_month=100, cut_streams=True)))
+    desk.admission.share_among(2)
+    desk.ask(0, 60, 5)
+    used, held = desk.admission.report(desk.now, desk.wall)
+    assert (held[ACME].money_per_month, desk.money()) == (25, 25)
+    assert used[ACME].wanted == Limits(money_per_month=60)
 
 
 def test_what_others_give_back_lets_a_stream_go_on() -> None:

@@ -13,7 +13,7 @@ from tuneplex.errors import RateLimited
 from tuneplex.gateway.admission import Admission, Cost, Ticket
 from tuneplex.identity import Limits, Subject
 from tuneplex.policy import Lessor, ceiling, floor, periods_at
-from tuneplex.types import GatewayReport, Leases
+from tuneplex.types import GatewayReport, Leases, Spent, Used
 
 NAME = "tenant acme"
 BUDGETS = ("tokens_per_day", "money_per_month")
@@ -349,6 +349,34 @@ def test_a_limit_that_is_lowered_before_control_restarts() -> None:
     world.restart_control(0, 0)
     world.exchange(0b10, 0b11)
     assert sum(process.admission._held(world.subject).concurrent or 0 for process in world.processes) <= 3
+
+
+def test_a_period_that_is_over_does_not_count() -> None:
+    """A gateway that has not let in anything since says what it had let in before, and that is of no interest."""
+    limits = Limits(tokens_per_day=100, money_per_month=100)
+    for period, left in ((5, 100), (6, 10), (7, 10)):  # a clock may be ahead
+        lessor = Lessor()
+        lessor.heard(GatewayReport(0, 1, 0, used={NAME: Used(spent={kind: Spent(period, 90) for kind in BUDGETS})}))
+        leases = lessor.decide({NAME: limits}, 1, dict.fromkeys(BUDGETS, 6), {})
+        assert leases is not None
+        assert leases.left[NAME] == dict.fromkeys(BUDGETS, left)
+
+
+def test_the_money_of_a_month_goes_on_in_the_next_process() -> None:
+    """What a process has spent is not there for the one that takes its place, once control has told it."""
+    world = World(Limits(money_per_month=100 * PRICE), 1)
+    for _ in range(6):
+        world.ask(0, 15)
+        world.cycle()
+    world.kill(0, 0)
+    world.take(0)
+    assert not world.ask(0, 15)
+    assert world.ask(0, 10)
+    world.cycle()
+    world.finish(0, 0)
+    assert not world.ask(0, 1)
+    assert world.refused is not None
+    assert world.refused.code == "insufficient_quota"
 
 
 def test_a_day_goes_on_in_the_next_process() -> None:
