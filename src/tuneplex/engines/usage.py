@@ -36,7 +36,8 @@ _BYTES_PER_TOKEN = 4  # of English text, roughly
 _KEY = re.compile(rb'"usage"\s*:\s*(?=\{)')
 _LONGEST = 4096  # no `usage` is longer; vLLM's longest has about 400 bytes
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+# No request has more tokens. What an engine makes up must not be more than a report of it can hold.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -193,6 +193,8 @@ class Relay:
             return False
         self._hides_usage = False
         self._asked_again = True
+        if self._call is not None:
+            self._call.abort()  # its reply may not be over yet
         self._answer = None
         self.chunks = self._seen = 0
         self._since_s = time.monotonic()
@@ -213,13 +215,14 @@ class Relay:
             self.receive_with(ErrorAnswer(self, status, headers))
             return
         wanted = b"text/event-stream" if self.order.stream else b"application/json"
-        if not headers.get(b"content-type", b"").startswith(wanted) or b"content-encoding" in headers:
+        coded = headers.get(b"content-encoding", b"identity") != b"identity"
+        if not headers.get(b"content-type", b"").lower().startswith(wanted) or coded:
             self.misbehaved("the reply is of another type than was asked for")
             return
         self._fields = None
         if self._hides_usage or self._asked_again:
             self.upstream.telling.takes_options = self._hides_usage
-        self.receive_with(StreamAnswer(self) if self.order.stream else WholeAnswer(self))
+        self.receive_with(StreamAnswer(self) if self.order.stream else WholeAnswer(self, headers))
 
     def receive_with(self, answer: StreamAnswer | WholeAnswer | LongAnswer | ErrorAnswer) -> None:
         """Let `answer` have the rest of the reply."""
