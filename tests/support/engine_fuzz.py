@@ -11,8 +11,8 @@ import msgspec
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from tests.support.wire_fuzz import FAR, LIMITS, Wires
-from tuneplex.gateway import Gateway
+from tests.support.wire_fuzz import FAR, Wires
+from tuneplex.gateway import ConnectionLimits, Gateway
 from tuneplex.gateway.protocol import ClientConnection
 from tuneplex.http import Call, Endpoint, Pool
 from tuneplex.http.upstream import UpstreamConnection
@@ -93,19 +93,22 @@ class Exchanged(msgspec.Struct):
         tries: How often the engine was asked.
         kept: How many connections to the engine wait for the next request.
         outcomes: How it was counted.
+        asked: The body that the engine got; None when it was not asked.
     """
 
     answered: Answered
     tries: int
     kept: int
     outcomes: dict[str, int]
+    asked: bytes | None
 
 
 def exchange(
     route: Route,
-    fields: dict[str, object],
+    fields: dict[str, object] | bytes,
     replies: Sequence[Sequence[bytes]],
     *,
+    base: str = "/v1",
     engine: str = "vllm",
     end: str = "eof",
     http: str = "1.1",
@@ -114,18 +117,19 @@ def exchange(
 
     Args:
         route: Which.
-        fields: Of its body.
+        fields: Of its body, beside the model; or all of it.
         replies: What the engine answers, in pieces, to each request that it gets.
+        base: Of the URL.
         engine: Its kind.
         end: What the engine does then: `eof`, `reset`, or `silence`.
         http: The version that the client speaks.
     """
     pool, gateway = _stage(engine)
     wires, state = Wires(), ServerState()
-    client = ClientConnection(gateway, LIMITS, config=cast("Config", None), server_state=state)
+    client = ClientConnection(gateway, ConnectionLimits(), config=cast("Config", None), server_state=state)
     client.connection_made(cast("Any", wires))
-    body = json.dumps({"model": "legal", **fields}).encode()
-    head = f"POST /v1/{route.value} HTTP/{http}\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    body = fields if isinstance(fields, bytes) else json.dumps({"model": "legal", **fields}).encode()
+    head = f"POST {base}/{route.value} HTTP/{http}\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     client.data_received(head.encode() + body)
     for number, pieces in enumerate(replies):
         if number >= len(pool.made):
@@ -144,8 +148,8 @@ def exchange(
     msgspec.msgpack.encode(gateway.report())  # control gets it
     counts = gateway.report().counters["tuneplex_outcomes_total"]
     outcomes = {labels[-1]: int(count) for labels, count in counts if count}
-    assert sum(outcomes.values()) == 1, outcomes
-    return Exchanged(answered, len(pool.made), pool.idle, outcomes)
+    assert sum(outcomes.values()) == bool(pool.made), outcomes
+    return Exchanged(answered, len(pool.made), pool.idle, outcomes, _asked(pool))
 
 
 def _stage(engine: str) -> tuple[Socketless, Gateway]:
@@ -155,6 +159,12 @@ def _stage(engine: str) -> tuple[Socketless, Gateway]:
     pool = Socketless()
     gateway._upstreams[replica].pool = pool
     return pool, gateway
+
+
+def _asked(pool: Socketless) -> bytes | None:
+    if not pool.made:
+        return None
+    return bytes(cast("EndWires", pool.made[0].transport).written).partition(b"\r\n\r\n")[2]
 
 
 def _play(connection: UpstreamConnection, pieces: Sequence[bytes], end: str) -> None:

@@ -95,7 +95,7 @@ def asking(fields: dict[str, msgspec.Raw]) -> msgspec.Raw | None:
         return _ASKED
     try:
         options = _options.decode(fields[OPTIONS])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     options = options or {}
     if any(_truth(options.get(name)) is None for name in ("include_usage", "continuous_usage_stats")):

@@ -59,6 +59,8 @@ def estimate(route: Route, fields: Mapping[str, msgspec.Raw]) -> Estimate:
     prompts = 1
     for name in _TEXTS[route]:
         value = _value(fields, name)
+        if value is None:
+            sums.text_bytes += _unreadable(fields.get(name))
         _add(sums, value)
         if route is Route.COMPLETIONS and isinstance(value, list) and value and not isinstance(value[0], int):
             prompts = len(value)
@@ -89,6 +91,11 @@ def _value(fields: Mapping[str, msgspec.Raw], name: str) -> object:
         return _anything.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def _unreadable(raw: msgspec.Raw | None) -> int:
+    """The bytes of what could not be decoded: nobody must come in for nothing because of one strange part."""
+    return 0 if raw is None or bytes(raw) == b"null" else len(raw)
 
 
 def _add(sums: _Sums, value: object) -> None:
