@@ -24,10 +24,11 @@ from tuneplex.gateway.body import Body, read_body
 from tuneplex.gateway.counters import Counters
 from tuneplex.gateway.estimate import Estimate, estimate
 from tuneplex.gateway.exchange import Exchange
-from tuneplex.gateway.heads import TEXT
+from tuneplex.gateway.heads import TEXT, error_lines
+from tuneplex.gateway.openapi import page as description
 from tuneplex.gateway.pages import known_model, model_card, model_list, readiness
 from tuneplex.gateway.principals import Principals, principals, subjects
-from tuneplex.gateway.relay import Ledger, Order, Relay, retry_after
+from tuneplex.gateway.relay import Ledger, Order, Relay
 from tuneplex.gateway.routes import Page, Target, find_target
 from tuneplex.gateway.upstreams import Upstreams
 from tuneplex.identity import Access, Grant, Principal, Subject
@@ -206,7 +207,7 @@ class Gateway:
         if exchange.spoken:
             exchange.cut()
         elif not exchange.gone:
-            exchange.reply(error.status, error.body(), headers=retry_after(error))
+            exchange.reply(error.status, error.body(), headers=error_lines(error))
 
     def _count(self, exchange: Exchange, status: int) -> None:
         """Count a reply that no engine was asked for."""
@@ -293,6 +294,8 @@ class Gateway:
             self._count(exchange, 200)
 
     def _page(self, target: Target, principal: Principal) -> bytes:
+        if target.deployment is not None:
+            known_model(self.view, principal.grant, target.deployment)
         match target.page:
             case Page.MODELS:
                 return self._list(principal.grant)
@@ -301,6 +304,8 @@ class Gateway:
             case Page.READY:
                 self._callers()  # without keys nothing can be answered, however ready the engines are
                 return readiness(self.view)
+            case Page.OPENAPI:
+                return description()
         return b'{"status":"ok"}'
 
     def _list(self, grant: Grant) -> bytes:

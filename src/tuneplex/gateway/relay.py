@@ -17,6 +17,7 @@ from tuneplex.gateway.admission import Ticket
 from tuneplex.gateway.answers import ErrorAnswer, LongAnswer, StreamAnswer, WholeAnswer
 from tuneplex.gateway.counters import Counters, Outcome, Tally
 from tuneplex.gateway.exchange import Exchange
+from tuneplex.gateway.heads import error_lines
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.http import Call, Receiver, Unreachable, UpstreamFault
 from tuneplex.types import Model, Route, Timeouts
@@ -327,7 +328,7 @@ class Relay:
 
     def refuse(self, error: ApiError) -> None:
         """Answer with the error's own status; possible as long as nothing has been said."""
-        self.exchange.reply(error.status, error.body(), headers=retry_after(error))
+        self.exchange.reply(error.status, error.body(), headers=error_lines(error))
 
     def close(self, outcome: Outcome) -> None:
         """Release the replica and account for the request: the one place for it."""
@@ -350,8 +351,3 @@ class Relay:
             return _NOTHING
         prompt = self.order.prompt or estimated_tokens(self._prompt_bytes)
         return msgspec.structs.replace(used, prompt=prompt)
-
-
-def retry_after(error: ApiError) -> bytes:
-    """The header line that says when to come back, if the error knows."""
-    return b"" if error.retry_after_s is None else b"retry-after: %d\r\n" % error.retry_after_s
