@@ -17,9 +17,23 @@ from uvicorn.server import ServerState
 from tuneplex.errors import ApiError, NotFound
 from tuneplex.gateway import ConnectionLimits
 from tuneplex.gateway.exchange import Exchange
-from tuneplex.gateway.protocol import ClientConnection
+from tuneplex.gateway.protocol import ClientConnection, Handler
 
-__all__ = ["FAR", "LIMITS", "Echo", "Reply", "Talk", "Wires", "cuts", "parse_replies", "requests", "spoilt", "talk"]
+__all__ = [
+    "FAR",
+    "LIMITS",
+    "Cutting",
+    "Echo",
+    "Reply",
+    "Talk",
+    "Wires",
+    "cuts",
+    "open_wires",
+    "parse_replies",
+    "requests",
+    "spoilt",
+    "talk",
+]
 
 MAX_BODY = 2000
 LIMITS = ConnectionLimits(head_bytes=4096, header_count=32, pipelined_bytes=64 * 1024)
@@ -147,11 +161,31 @@ class Talk(msgspec.Struct):
     wires: Any
 
 
+class Cutting(Echo):
+    """Breaks off every reply."""
+
+    def __init__(self) -> None:
+        super().__init__(later=False)
+
+    def handle(self, exchange: Exchange) -> None:
+        """Say half of it."""
+        exchange.start(200, b"application/json")
+        exchange.write(b"{")
+        exchange.cut()
+
+
+def open_wires(handler: Handler) -> tuple[ClientConnection, Wires, ServerState]:
+    """A new connection of a client, without a socket, and where it is counted."""
+    wires, state = Wires(), ServerState()
+    connection = ClientConnection(handler, LIMITS, config=cast("Config", None), server_state=state)
+    connection.connection_made(cast("Any", wires))
+    return connection, wires, state
+
+
 def talk(pieces: Sequence[bytes], *, later: bool = False) -> Talk:
     """Send these pieces one after the other on a new connection, and let the client's patience end."""
-    echo, wires, state = Echo(later=later), Wires(), ServerState()
-    connection = ClientConnection(echo, LIMITS, config=cast("Config", None), server_state=state)
-    connection.connection_made(cast("Any", wires))
+    echo = Echo(later=later)
+    connection, wires, state = open_wires(echo)
     for piece in pieces:
         if wires.closed:
             break

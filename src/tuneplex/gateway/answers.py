@@ -119,7 +119,8 @@ class StreamAnswer:
         """Look for an error and for the end; what is to be passed on, if it goes on."""
         if self._surplus:
             return b""
-        at, end = self._dialect.error_at(data), self._dialect.end_of_stream(data)
+        at = self._dialect.error_at(data) if self._error_mark in data else -1
+        end = self._dialect.end_of_stream(data) if self._end_mark in data else 0
         if at >= 0 and not 0 < end <= at:
             self._engine_failed(data, at)
             return b""

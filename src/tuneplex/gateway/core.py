@@ -234,7 +234,7 @@ class Gateway:
             route=route,
             model=model,
             shown=shown,
-            stream=body.stream is True,
+            stream=body.stream is True and route is not Route.EMBEDDINGS,  # there it is one more unknown field
             tally=self.ledger.counters.tally(target.label, model.name),
             salt=principal.cache_salt,
             prompt=needed.prompt,

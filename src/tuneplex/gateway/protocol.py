@@ -173,10 +173,13 @@ class ClientConnection(asyncio.Protocol):
 
     def tick(self, now: float) -> None:
         """Act on a deadline that has passed; called every second or so."""
+        leaving = self.transport.is_closing()
+        if leaving and not self._deadline:
+            self._deadline = now + self._limits.stalled_s  # its reply was cut, and it does not read the rest
         if not self._deadline or now < self._deadline:
             return
         self._deadline = 0.0
-        if self.paused or self._deaf:
+        if self.paused or self._deaf or leaving:
             self.transport.abort()
         elif self._queue or self._in_head:
             self._spoil(RequestTimeout("The request did not arrive in time."))

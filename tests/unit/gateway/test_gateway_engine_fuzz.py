@@ -370,3 +370,12 @@ def test_nothing_follows_done(end: str, together: bool) -> None:  # noqa: FBT001
     )
     assert got.answered.body == token("a").replace(NAME.encode(), b"legal") + DONE
     assert got.outcomes == {"complete": 1}
+
+
+def test_embeddings_have_no_streams() -> None:
+    """`stream` is one more field that goes to the engine there, whose reply is a document all the same."""
+    reply = head(b"application/json", b"content-length: 2") + b"{}"
+    got = exchange(Route.EMBEDDINGS, {"stream": True, "input": "x"}, [[reply]])
+    assert (got.answered.status, got.answered.body) == (200, b"{}")
+    assert got.asked is not None
+    assert json.loads(got.asked)["stream"] is True

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.wire_fuzz import cuts, requests, spoilt, talk
+from tests.support.wire_fuzz import FAR, LIMITS, Cutting, cuts, open_wires, requests, spoilt, talk
 
 PLACES = st.lists(st.integers(0, 2**16), max_size=8)
 EXAMPLES = settings(max_examples=400, derandomize=True)
@@ -106,3 +106,15 @@ def test_old_clients_are_not_told_to_continue() -> None:
     head = b"POST / HTTP/1.%d\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n"
     assert b"100 Continue" in talk([head % 1, b"abc"]).wires.written
     assert b"100 Continue" not in talk([head % 0, b"abc"]).wires.written
+
+
+def test_a_cut_reply_is_not_held_for_a_client_that_does_not_read() -> None:
+    """What was written before the cut has its time to be read; then the connection ends."""
+    connection, wires, _ = open_wires(Cutting())
+    connection.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (wires.closed, wires.aborted) == (True, False)
+    connection.tick(FAR)
+    connection.tick(FAR + LIMITS.stalled_s / 2)
+    assert not wires.aborted
+    connection.tick(FAR + LIMITS.stalled_s)
+    assert wires.aborted
