@@ -7,12 +7,14 @@ import contextlib
 import logging
 import os
 import random
+import socket
+import ssl
 
 import h11
 import psutil
 import pytest
 
-from tests.support.front import Front, open_front, view_of
+from tests.support.front import VERSIONS, Front, open_front, view_of
 from tuneplex.gateway import ConnectionLimits
 from tuneplex.testing import FakeEngine
 from tuneplex.types import GatewaySettings, Timeouts
@@ -32,14 +34,20 @@ PATIENCE_S = 60
 class Client:
     """One client with a mind of its own; the same for the same number."""
 
-    def __init__(self, number: int, front: Front) -> None:
+    def __init__(self, number: int, front: Front, tls: ssl.SSLContext | None = None) -> None:
         self._random = random.Random(number)  # noqa: S311 - it only has to differ
         self._port = front.port
+        self._tls = tls
         self.replies = 0
 
     async def run(self) -> None:
         """Say something, and leave somehow."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            reader, writer = await asyncio.open_connection(
+                "localhost", self._port, ssl=self._tls, family=socket.AF_INET
+            )
+        except OSError:
+            return  # it is about to stop
         try:
             with contextlib.suppress(ConnectionError):
                 await self._talk(reader, writer)
@@ -47,7 +55,7 @@ class Client:
             if self._random.random() < 0.3:
                 writer.transport.abort()
             writer.close()
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,12 +72,12 @@ class Client:
             data = data[size:]
             await asyncio.sleep(0)
         how = choice.choice(["read", "read", "read", "some", "leave", "half"])
-        if how == "half":
+        if how == "half" and writer.can_write_eof():
             writer.write_eof()
         if how == "some":
             await reader.read(choice.randrange(1, 2000))
         elif how != "leave":
-            await self._read(reader)
+            await self.read(reader)
 
     def _request(self) -> bytes:
         choice = self._random
@@ -88,7 +96,7 @@ class Client:
             return head + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
         return head + b"content-length: %d\r\n\r\n" % len(body) + body
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
+    async def read(self, reader: asyncio.StreamReader) -> None:
         """Read what comes; all of it is HTTP, up to where it is cut."""
         parser = h11.Connection(h11.CLIENT)
         parser.send(h11.Request(method="POST", target="/", headers=[("host", "x")]))
@@ -112,19 +120,73 @@ def connections(port: int) -> int:
     return sum(port in pair for pair in ends)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_a_storm_leaves_nothing_behind(engine: FakeEngine, caplog: pytest.LogCaptureFixture, seed: int) -> None:
+def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged that should not have been, exceptions that nobody caught among it."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def calm(front: Front) -> None:
+    """Wait until nobody is connected and nothing is under way."""
+    while front.gateway.ledger.relays or connections(front.port):  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+async def test_a_storm_leaves_nothing_behind(
+    engine: FakeEngine, caplog: pytest.LogCaptureFixture, certificate: tuple[str, str], *, secure: bool
+) -> None:
     """Hundreds at once, cut and left early on both sides: no failure of ours, no connection and no request is left."""
-    async with open_front(view_of([engine], SETTINGS), limits=LIMITS) as front:
-        with caplog.at_level(logging.WARNING):
-            clients = [Client(1000 * seed + number, front) for number in range(300)]
-            async with asyncio.timeout(PATIENCE_S):
-                await asyncio.gather(*(client.run() for client in clients))
-                while front.gateway.ledger.relays or connections(front.port):  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0.05)
+    cert, key = certificate if secure else (None, None)
+    tls = ssl.create_default_context(cafile=cert) if secure else None
+    caplog.set_level(logging.WARNING)
+    async with open_front(view_of([engine], SETTINGS), limits=LIMITS, tls_cert=cert, tls_key=key) as front:
+        clients = [Client(number, front, tls) for number in range(300)]
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*(client.run() for client in clients))
+            await calm(front)
         assert not front.gateway.ledger.outstanding
-        assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
         assert sum(client.replies for client in clients) > 50
-        outcomes = front.outcomes()
-        assert len(outcomes) > 3
-        assert (await front.chat()).status == 200
+        assert len(front.outcomes()) > 3
+        last = Client(0, front, tls)
+        reader, writer = await asyncio.open_connection("localhost", front.port, ssl=tls, family=socket.AF_INET)
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        await last.read(reader)
+        writer.close()
+        assert last.replies == 1
+    assert not failures(caplog)
+
+
+async def test_a_fleet_may_change_in_a_storm(engine: FakeEngine, caplog: pytest.LogCaptureFixture) -> None:
+    """Engines come and go in the view and settings change, while requests are under way: each still has its one end."""
+    caplog.set_level(logging.WARNING)
+    async with (
+        FakeEngine("base", adapters=VERSIONS.values()) as second,
+        open_front(view_of([engine], SETTINGS), limits=LIMITS) as front,
+    ):
+        views = [view_of(engines, SETTINGS) for engines in ([], [second], [engine, second], [engine])]
+
+        async def change() -> None:
+            for number in range(10_000):
+                front.gateway.update(views[number % len(views)])
+                await asyncio.sleep(0.002)
+
+        changing = asyncio.create_task(change())
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*(Client(1000 + number, front).run() for number in range(300)))
+            changing.cancel()
+            await calm(front)
+        assert not front.gateway.ledger.outstanding
+    assert not failures(caplog)
+
+
+async def test_a_gateway_may_stop_in_a_storm(engine: FakeEngine, caplog: pytest.LogCaptureFixture) -> None:
+    """It ends within its time, whatever its clients do, and says nothing of it."""
+    caplog.set_level(logging.WARNING)
+    async with asyncio.timeout(PATIENCE_S):
+        async with open_front(view_of([engine], SETTINGS), limits=LIMITS, drain_s=20) as front:
+            clients = [asyncio.create_task(Client(2000 + number, front).run()) for number in range(300)]
+            await engine.arrived(50)
+            front.stop.set()
+        await asyncio.gather(*clients)
+    assert not front.gateway.ledger.relays
+    assert not failures(caplog)
