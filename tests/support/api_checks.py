@@ -67,7 +67,7 @@ async def check_api(
     command = [sys.executable, "-m", "schemathesis.cli", "run", str(path), "--url", f"http://127.0.0.1:{port}"]
     command += ["--checks", "all", "--exclude-checks", ",".join((_NOT_OURS, *without)), "--seed", str(_SEED)]
     command += ["--generation-deterministic", "--max-examples", str(examples)]
-    command += ["--no-color", "--request-timeout", "300", "--warnings", "off"]
+    command += ["--no-color", "--request-timeout", "300", "--max-response-time", "300", "--warnings", "off"]
     command += ["--header", f"Authorization: Bearer {key}"] if key else []
     process = await asyncio.create_subprocess_exec(
         *command, cwd=place, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT

@@ -68,5 +68,5 @@ def _answer_shape(operation: Operation, shape_of: dict[Any, Any]) -> dict[str, A
 
 
 def _query_parameter(query: Query) -> dict[str, Any]:
-    schema = {"type": "string", "enum": ["0", "1"], "default": "0"} if query.flag else {"type": "string"}
+    schema = {"type": "string", "enum": ["", "0", "1"], "default": "0"} if query.flag else {"type": "string"}
     return {"name": query.name, "in": "query", "description": query.summary, "schema": schema}
