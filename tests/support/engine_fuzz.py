@@ -154,7 +154,7 @@ def exchange(
 
 def _stage(engine: str) -> tuple[Socketless, Gateway]:
     replica = Replica("r0", "default", engine, "http://engine.invalid:1", serves={NAME: NAME}, routes=frozenset(Route))
-    model = Model("legal", NAME, "base", limits=Limits(concurrent=3, tokens_per_minute=10**9))
+    model = Model("legal", NAME, "base", limits=Limits(concurrent=3, tokens_per_minute=2**50))
     gateway = Gateway(0, FleetView(generation=1, models={"legal": model}, replicas=(replica,)), Access())
     pool = Socketless()
     gateway._upstreams[replica].pool = pool
