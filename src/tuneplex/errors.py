@@ -195,10 +195,20 @@ class NotFound(ApiError):
 
 
 class MethodNotAllowed(ApiError):
-    """The route exists, for another method."""
+    """The route exists, for another method.
+
+    Args:
+        message: See `ApiError`.
+        code: See `ApiError`.
+        allowed: The methods that it takes; sent as `allow`.
+    """
 
     status = 405
     kind = "invalid_request_error"
+
+    def __init__(self, message: str, *, code: str | None = None, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(message, code=code)
+        self.allowed = allowed
 
 
 class RequestTimeout(ApiError):

@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Document", "read"]
+__all__ = ["HTTP_METHODS", "Document", "Operation", "read"]
+
+HTTP_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE")
 
 _SCHEMA_KEYWORDS = {
     "$ref", "additionalProperties", "anyOf", "default", "description", "enum", "items", "maxLength", "maximum",
@@ -52,7 +54,7 @@ class Parameter(Part):
 
     name: str
     schema: dict[str, Any]
-    where: Literal["path", "query"] = msgspec.field(name="in")
+    where: Literal["path", "query", "header"] = msgspec.field(name="in")
     required: bool = False
     description: str = ""
 
@@ -64,11 +66,26 @@ class Body(Part):
     required: bool = False
 
 
+class Reference(Part):
+    """See the Reference Object."""
+
+    to: str = msgspec.field(name="$ref")
+
+
+class Header(Part):
+    """See the Header Object."""
+
+    description: str
+    schema: dict[str, Any]
+    required: bool = False
+
+
 class Answer(Part):
     """See the Response Object."""
 
     description: str
     content: dict[str, Media] = {}
+    headers: dict[str, Reference] = {}
 
 
 class Operation(Part):
@@ -79,12 +96,14 @@ class Operation(Part):
     responses: dict[str, Answer]
     parameters: list[Parameter] = []
     body: Body | None = msgspec.field(name="requestBody", default=None)
+    security: list[dict[str, list[str]]] | None = None
 
 
 class Item(Part):
     """See the Path Item Object."""
 
     get: Operation | None = None
+    head: Operation | None = None
     post: Operation | None = None
     patch: Operation | None = None
     delete: Operation | None = None
@@ -107,6 +126,7 @@ class Components(Part):
 
     schemas: dict[str, dict[str, Any]]
     security: dict[str, Bearer] = msgspec.field(name="securitySchemes")
+    headers: dict[str, Header] = {}
 
 
 class Document(Part):
@@ -129,6 +149,10 @@ def read(content: bytes) -> Document:
     assert all(set(needed) <= set(document.components.security) for needed in document.security)
     for path, operation in operations:
         _check_operation(path, operation)
+    sent = [one.headers for _path, operation in operations for one in operation.responses.values()]
+    assert {(name, one.to) for headers in sent for name, one in headers.items()} == {
+        (name, f"#/components/headers/{name}") for name in document.components.headers
+    }
     used = set()
     for schema in _schemas(document):
         used |= _check_schema(schema)
@@ -143,12 +167,14 @@ def _check_operation(path: str, operation: Operation) -> None:
     assert all(one.required for one in operation.parameters if one.where == "path")
     assert len({(one.name, one.where) for one in operation.parameters}) == len(operation.parameters)
     assert all(
-        re.fullmatch(r"[1-5]\d\d|default", status) and one.description for status, one in operation.responses.items()
+        re.fullmatch(r"[1-5](\d\d|XX)|default", status) and one.description
+        for status, one in operation.responses.items()
     )
 
 
 def _schemas(document: Document) -> Iterator[dict[str, Any]]:
     yield from document.components.schemas.values()
+    yield from (header.schema for header in document.components.headers.values())
     for item in document.paths.values():
         for operation in item.operations().values():
             yield from (parameter.schema for parameter in operation.parameters)
@@ -159,7 +185,8 @@ def _schemas(document: Document) -> Iterator[dict[str, Any]]:
 def _check_schema(schema: dict[str, Any]) -> set[str]:
     """The names of the schemas that it refers to."""
     assert set(schema) <= _SCHEMA_KEYWORDS, set(schema) - _SCHEMA_KEYWORDS
-    assert schema.get("type", "string") in _TYPES
+    kind = schema.get("type", "string")
+    assert set(kind if isinstance(kind, list) else [kind]) <= _TYPES
     assert set(schema.get("required", ())) <= set(schema.get("properties", {}))
     parts = [*schema.get("properties", {}).values(), *schema.get("anyOf", ()), *schema.get("prefixItems", ())]
     parts += [schema[name] for name in ("items", "additionalProperties") if isinstance(schema.get(name), dict)]

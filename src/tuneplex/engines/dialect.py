@@ -17,12 +17,16 @@ class Dialect(Protocol):
     """The differences between engines, as the gateway meets them.
 
     Attributes:
-        error_mark: Bytes that only an event which reports an error can contain.
+        usual: How an event begins that is neither an error nor the end. Most do, and are not looked at closely.
+        error_mark: Bytes that every event contains which reports an error; `error_at` tells whether one does.
+        end_mark: The same for `[DONE]`; `end_of_stream` tells.
         takes_options: Whether the engine can be asked for a stream's usage; None if it has to be tried.
         tells_always: Whether it can be asked to tell this in every event (`continuous_usage_stats`).
     """
 
+    usual: bytes
     error_mark: bytes
+    end_mark: bytes
     takes_options: bool | None
     tells_always: bool
 
@@ -55,14 +59,20 @@ class Dialect(Protocol):
             shown: The client's name for it.
         """
 
+    def error_at(self, events: bytes) -> int:
+        """Where the first event that reports an error begins, with its `data:`; -1 when none does."""
+
+    def end_of_stream(self, events: bytes) -> int:
+        """Where the event is over after which nothing more is for the client (`[DONE]`); 0 when it is not here."""
+
     def stream_error(self, event: bytes, *, name: str, shown: str) -> ApiError:
         """What the client is told when the engine reports an error inside of a stream.
 
         Args:
-            event: From the mark on.
+            event: From `error_at` on.
             name: The engine's own name for the model.
             shown: The client's name for it.
         """
 
     def ended(self, route: Route, last: bytes) -> bool:
-        """Whether a stream whose last events were `last` has come to its proper end."""
+        """Whether a stream has come to its proper end with the events `last`."""

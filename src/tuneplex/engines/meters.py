@@ -88,7 +88,7 @@ class ShownUsage:
     def one(self, event: bytes) -> bytes:
         """Pass it on; see `Meter`."""
         self._before, self.last = self.last, event
-        self._events += 1
+        self._events += _CHOICES in event  # a comment, or `[DONE]`, has none
         if self._opening:
             self._open(event)
         return event
@@ -97,7 +97,7 @@ class ShownUsage:
         """Pass them on; see `Meter`."""
         if events:
             self._before, self.last = self.last, events
-            self._events += _count(events)
+            self._events += events.count(_CHOICES)
             if self._opening:
                 self._open(events)
         return events
@@ -109,7 +109,7 @@ class ShownUsage:
     def used(self) -> Usage:
         """As the last events tell it, or by the events; see `Meter`."""
         done = self.last.rstrip().endswith(_DONE)
-        counted = Usage(0, max(0, self._events - done), exact=False)
+        counted = Usage(0, max(0, self._events), exact=False)
         for event in reversed(split_events(self._before + self.last)):
             usage, choices = _read(event)
             if usage is None:

@@ -38,7 +38,8 @@ _BYTES_PER_TOKEN = 4  # of English text, roughly
 _KEY = re.compile(rb'"usage"\s*:\s*(?=\{)')
 _LONGEST = 4096  # no `usage` is longer; vLLM's longest has about 400 bytes
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+# No request has more tokens. What an engine makes up must not be more than a report of it can hold.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -143,7 +144,7 @@ def _options_of(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw] | None
         return {}
     try:
         options = _options.decode(fields[OPTIONS])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     options = options or {}
     flags = ("include_usage", "continuous_usage_stats")

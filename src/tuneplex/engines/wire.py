@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import msgspec
 
 from tuneplex.errors import ApiError, EngineRefused, Unavailable, UpstreamError
@@ -9,6 +11,7 @@ from tuneplex.errors import ApiError, EngineRefused, Unavailable, UpstreamError
 __all__ = ["engine_error", "stream_error", "with_fields"]
 
 _TEXT_LIMIT = 2000
+_STATUS_DIGITS = 3
 
 _BAD_REQUEST = 400
 _CREDENTIALS = frozenset({401, 403})
@@ -18,6 +21,7 @@ _TOO_MANY = 429
 _CLIENT_ERRORS = range(400, 500)
 _FAILURES_PASSED_ON = frozenset({500, 501})
 _UNAVAILABLE = 503
+_STATUSES = frozenset(status.value for status in HTTPStatus)
 
 _object = msgspec.json.Decoder(dict[str, object])
 
@@ -66,7 +70,7 @@ def stream_error(event: bytes, *, name: str, shown: str) -> ApiError:
     """Put an error event of a stream, `data: {…}`, into OpenAI's shape; see `Dialect.stream_error`."""
     body = event.partition(b"\n")[0].partition(b":")[2].strip()
     code = _told(body).code or ""
-    status = int(code) if code.isdecimal() else 0
+    status = int(code) if code.isdecimal() and len(code) == _STATUS_DIGITS else 0
     if status in _CLIENT_ERRORS:
         return engine_error(status, body, name=name, shown=shown)
     return EngineRefused(500, "server_error", "The engine failed during this reply.", code="engine_error")
@@ -88,7 +92,8 @@ def _not_found(told: _Told, shown: str) -> ApiError:
 
 def _refusal(status: int, told: _Told) -> ApiError:
     """A request that the engine finds wrong: its own words help."""
-    status = _BAD_REQUEST if status == _UNPROCESSABLE else status
+    if status == _UNPROCESSABLE or status not in _STATUSES:
+        status = _BAD_REQUEST
     return EngineRefused(
         status,
         "rate_limit_error" if status == _TOO_MANY else "invalid_request_error",
@@ -130,8 +135,9 @@ def _detail(value: object) -> str:
     """FastAPI's `detail`: a text, or a list of `{"loc": […], "msg": "…"}`."""
     if not isinstance(value, list):
         return _text(value)
-    return "; ".join(
-        f"{'.'.join(str(part) for part in entry.get('loc', ()))}: {entry.get('msg', '')}"
-        for entry in value
-        if isinstance(entry, dict)
-    )
+    entries = (entry for entry in value if isinstance(entry, dict))
+    return "; ".join(f"{_place(entry.get('loc'))}: {entry.get('msg', '')}" for entry in entries)
+
+
+def _place(loc: object) -> str:
+    return ".".join(map(str, loc)) if isinstance(loc, list) else _text(loc)

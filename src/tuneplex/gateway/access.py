@@ -7,6 +7,7 @@ import re
 from hashlib import sha256
 
 from tuneplex.errors import Forbidden, Unauthorized
+from tuneplex.gateway.forms import REPLY_HEADERS
 from tuneplex.gateway.principals import NO_KEY, Principals
 from tuneplex.identity import Principal, Scope
 from tuneplex.types import GatewaySettings
@@ -14,12 +15,8 @@ from tuneplex.types import GatewaySettings
 __all__ = ["authenticate", "cors_headers", "demand", "is_loopback", "preflight_headers"]
 
 _BEARER = b"bearer "
-_LIMIT_HEADERS = b", ".join(
-    b"x-ratelimit-%b-%b" % (number, what)
-    for what in (b"requests", b"tokens")
-    for number in (b"limit", b"remaining", b"reset")
-)
-_WAIT_HEADERS = b"x-tuneplex-queue-position, x-tuneplex-estimated-wait, x-tuneplex-waited"
+# The other two mean nothing to a page: its browser reads them.
+_EXPOSED = ", ".join(name for name in REPLY_HEADERS if name not in {"allow", "www-authenticate"}).encode()
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9 ,_-]{1,2000}")
 
 
@@ -83,10 +80,9 @@ def cors_headers(settings: GatewaySettings, origin: bytes) -> bytes:
         allowed = origin
     else:
         return b"vary: origin\r\n"
-    return (
-        b"access-control-allow-origin: %b\r\nvary: origin\r\n"
-        b"access-control-expose-headers: x-request-id, retry-after, %b, %b\r\n"
-        % (allowed, _LIMIT_HEADERS, _WAIT_HEADERS)
+    return b"access-control-allow-origin: %b\r\nvary: origin\r\naccess-control-expose-headers: %b\r\n" % (
+        allowed,
+        _EXPOSED,
     )
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tuneplex.errors import Unavailable, UpstreamError, UpstreamTimeout
+from tuneplex.errors import HeadTooLarge, Unavailable, UpstreamError, UpstreamTimeout
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import STATUS_LINES
 from tuneplex.identity import Principal
@@ -21,6 +21,7 @@ _PREFIX = "/admin"
 _SENT_ON = (b"accept", b"content-type")
 _SENT_BACK = ("allow", "retry-after")
 _FIRST_FINAL = 200
+_LONGEST_TARGET = 16 * 1024  # escaped; no path of the admin API is nearly as long
 # What a path and a query may hold beside letters and digits (RFC 3986), and what is escaped already.
 _SAFE = "-._~!$&'()*+,;=:@/?%"
 
@@ -55,9 +56,15 @@ AdminSource = Callable[[AdminCall], Awaitable[AdminReply]]
 
 
 def admin_call(exchange: Exchange, principal: Principal) -> AdminCall:
-    """What a client's request asks of control. A HEAD is asked as a GET, to learn the body's length."""
+    """What a client's request asks of control. A HEAD is asked as a GET, to learn the body's length.
+
+    Raises:
+        HeadTooLarge: Nobody could be asked that.
+    """
     path = quote(exchange.path.removeprefix(_PREFIX), _SAFE, "latin-1")
     query = quote(exchange.query, _SAFE, "latin-1")
+    if len(path) + len(query) > _LONGEST_TARGET:
+        raise HeadTooLarge("The path is too long.")
     headers = {name.decode(): exchange.headers[name].decode("latin-1") for name in _SENT_ON if name in exchange.headers}
     return AdminCall(
         method="GET" if exchange.method == "HEAD" else exchange.method,

@@ -16,7 +16,7 @@ from tuneplex.engines.usage import Usage, UsageFinder, estimated_tokens, read_do
 from tuneplex.errors import ApiError
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.heads import EVENT_STREAM, JSON
-from tuneplex.http import EventFramer, EventTooLargeError, UpstreamFault
+from tuneplex.http import EventFramer, EventTooLargeError, UpstreamFault, end_of_events
 from tuneplex.types import Route
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ _BORDERS = (_BORDER, b"\r\n\r\n")
 STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 _WHOLE_LIMIT = 1024 * 1024
 _ERROR_LIMIT = 64 * 1024
-_SEQUENCE = re.compile(rb'"sequence_number":\s*(\d+)')
+_SEQUENCE = re.compile(rb'"sequence_number":\s*(\d{1,15})\b')
+_LONGEST_WAIT = 6  # digits of seconds
 
 _NOTHING = Usage(0, 0)
 
@@ -42,13 +43,21 @@ def _unasked(status: int, headers: dict[bytes, bytes]) -> None:
 class StreamAnswer:
     """Server-sent events, passed on as whole events so that a break never leaves half of one."""
 
-    __slots__ = ("_dialect", "_error_mark", "_exchange", "_framer", "_meter", "_relay", "_rename")
+    __slots__ = (
+        "_dialect", "_end_mark", "_error_mark", "_exchange", "_framer", "_meter", "_over", "_relay", "_rename",
+        "_surplus", "_typed", "_usual",
+    )  # fmt: skip
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
         self._exchange = relay.exchange
         self._dialect = relay.upstream.dialect
+        self._usual = self._dialect.usual
         self._error_mark = self._dialect.error_mark
+        self._end_mark = self._dialect.end_mark
+        self._typed = relay.order.route is Route.RESPONSES
+        self._over = False  # its proper end has come,
+        self._surplus = False  # and what follows is for nobody
         self._rename = relay.renamer().events
         self._framer = EventFramer()
         self._meter = relay.meter()
@@ -59,19 +68,16 @@ class StreamAnswer:
 
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
         """Pass on the events that are complete."""
-        mark = self._error_mark
+        relay = self._relay
         if data.find(b"\n") == len(data) - 2 and data.endswith(_BORDER) and not self._framer.held:
-            if data.startswith(mark):  # the usual case: this is one event of one line
-                self._engine_failed(data)
-                return
-            shown = self._meter.one(data)
+            if not data.startswith(self._usual):  # which is the usual case: one event of one line
+                data = self._unusual(data)
+            shown = self._meter.one(data) if data else b""
         else:
             data = self._whole_events(data)
-            if mark in data:
-                self._engine_failed(data)
-                return
+            if self._error_mark in data or self._end_mark in data or self._typed or self._surplus:
+                data = self._unusual(data)
             shown = self._meter.many(data)
-        relay = self._relay
         if data:
             relay.chunks += 1
             if relay.chunks == 1:
@@ -85,14 +91,18 @@ class StreamAnswer:
 
     def reply_failed(self, fault: UpstreamFault) -> None:
         """After the last event this is a normal end; before it, the client must learn of it."""
-        if self._ended():
+        if self._over:
             self._exchange.finish()
             self._relay.close(Outcome.COMPLETE)
         else:
             self._relay.broken(fault)
 
     def fail(self, error: ApiError) -> None:
-        """Tell the client, as the last event of its stream."""
+        """Tell the client, as the last event of its stream, unless it has got all of that already."""
+        if self._over:
+            self._exchange.finish()
+            self._relay.close(Outcome.COMPLETE)
+            return
         rest = self._rename(self._meter.rest())
         self._exchange.finish(rest + error_event(self._relay.order.route, error, self._meter.last))
 
@@ -107,8 +117,24 @@ class StreamAnswer:
             self._relay.misbehaved("one event is larger than the gateway holds")
             return b""
 
+    def _unusual(self, data: bytes) -> bytes:
+        """Look for an error and for the end; what is to be passed on, if it goes on."""
+        if self._surplus:
+            return b""
+        at = self._dialect.error_at(data) if self._error_mark in data else -1
+        end = self._dialect.end_of_stream(data) if self._end_mark in data else 0
+        if at >= 0 and not 0 < end <= at:
+            self._engine_failed(data, at)
+            return b""
+        if end:
+            self._surplus = True
+            self._usual = b"\0"  # so that all the rest is looked at
+            data = data[:end]
+        self._over = self._over or self._dialect.ended(self._relay.order.route, data)
+        return data
+
     def _end(self, shown: bytes) -> None:
-        if self._ended():
+        if self._over:
             self._exchange.finish(shown)
             self._relay.close(Outcome.COMPLETE)
             return
@@ -116,13 +142,9 @@ class StreamAnswer:
             self._exchange.write(shown)
         self._relay.misbehaved("the stream ended before its last event")
 
-    def _ended(self) -> bool:
-        return not self._framer.held and self._dialect.ended(self._relay.order.route, self._meter.last)
-
-    def _engine_failed(self, data: bytes) -> None:
+    def _engine_failed(self, data: bytes, at: int) -> None:
         """Pass on what came before the engine's error event, then that error in our words, and nothing after it."""
-        at = data.find(self._error_mark)
-        shown = self._meter.many(data[: _end_of_events(data[:at])])
+        shown = self._meter.many(data[: end_of_events(data, 0, at)])
         if shown:
             self._exchange.write(self._rename(shown))
         self._relay.engine_failed(self._dialect.stream_error(data[at:], **self._relay.names()))
@@ -131,10 +153,11 @@ class StreamAnswer:
 class WholeAnswer:
     """A JSON document that is sent with its length, unless it turns out to be large."""
 
-    __slots__ = ("_parts", "_relay", "_size", "_usage")
+    __slots__ = ("_framed", "_parts", "_relay", "_size", "_usage")
 
-    def __init__(self, relay: Relay) -> None:
+    def __init__(self, relay: Relay, headers: dict[bytes, bytes]) -> None:
         self._relay = relay
+        self._framed = b"content-length" in headers or b"transfer-encoding" in headers
         self._parts: list[bytes] = []
         self._size = 0
         self._usage: Usage | None = None
@@ -152,6 +175,8 @@ class WholeAnswer:
         self._size += len(data)
         if done:
             self._send(b"".join(self._parts))
+        elif self._size > _WHOLE_LIMIT and not self._framed:
+            relay.misbehaved("a large reply has no length, so nobody could tell whether it is complete")
         elif self._size > _WHOLE_LIMIT:
             answer = LongAnswer(relay)
             relay.receive_with(answer)
@@ -173,7 +198,8 @@ class WholeAnswer:
         self._size = len(body)
         try:
             self._usage = read_document(body)
-        except (msgspec.DecodeError, RecursionError):
+            body.decode()  # only those strings have been read that matter
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._relay.misbehaved("the reply is not JSON")
             return
         self._relay.exchange.reply(200, self._relay.renamer().document(body))
@@ -238,7 +264,7 @@ class ErrorAnswer:
         """Collect as much as can hold a message."""
         self._relay.chunks += 1
         self._body = (self._body + data)[:_ERROR_LIMIT]
-        if done:
+        if done or len(self._body) == _ERROR_LIMIT:
             self._tell()
 
     def reply_failed(self, fault: UpstreamFault) -> None:  # noqa: ARG002 - the status has come, that is enough
@@ -258,8 +284,9 @@ class ErrorAnswer:
         if relay.refused_options(self._body):
             return
         error = relay.upstream.dialect.error(self._status, self._body, **relay.names())
-        if self._retry_after.isdigit() and error.retry_after_s is not None:
-            error.retry_after_s = int(self._retry_after)
+        given = self._retry_after
+        if given.isdigit() and len(given) <= _LONGEST_WAIT and error.retry_after_s is not None:
+            error.retry_after_s = int(given)
         relay.engine_failed(error)
 
 

@@ -8,6 +8,9 @@ from tuneplex.errors import BadRequest
 
 __all__ = ["Body", "read_body"]
 
+# A fleet's own names are shorter. One that is only repeated in a reply (see `core`) is there in each of its events.
+_LONGEST_NAME = 256
+
 
 class Body(msgspec.Struct):
     """A request body: what the gateway needs to know of it, and all of it as the bytes that came.
@@ -35,7 +38,7 @@ def read_body(data: bytes) -> Body:
     """Read a JSON object.
 
     Raises:
-        BadRequest: It is no JSON object, or one of the fields has another type.
+        BadRequest: It is no JSON object, one of the fields has another type, or the model's name is too long.
     """
     try:
         body = Body(_fields.decode(data))
@@ -49,6 +52,9 @@ def read_body(data: bytes) -> Body:
         raw = body.fields.get(name)
         if raw is not None:
             setattr(body, name, _read(name, raw, decoder))
+    if body.model is not None and len(body.model) > _LONGEST_NAME:
+        words = f"model: a name has at most {_LONGEST_NAME} characters."
+        raise BadRequest(words, param="model", code="invalid_value")
     return body
 
 

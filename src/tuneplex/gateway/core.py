@@ -28,6 +28,7 @@ from tuneplex.gateway.estimate import Estimate, does_not_fit, fits_by_size
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import TEXT
 from tuneplex.gateway.money import cost_of
+from tuneplex.gateway.openapi import page as description
 from tuneplex.gateway.pages import known_model, model_card, model_list, readiness
 from tuneplex.gateway.places import Places
 from tuneplex.gateway.principals import Principals, principals, subjects
@@ -311,7 +312,7 @@ class Gateway:
             model,
             route,
             shown=shown,
-            stream=body.stream is True,
+            stream=body.stream is True and route is not Route.EMBEDDINGS,  # there it is one more unknown field
             fields=body.fields,
             tally=self.ledger.counters.tally(target.label, model.name),
             priority=read_priority(exchange.headers),
@@ -451,6 +452,8 @@ class Gateway:
             self._count(exchange, 200)
 
     def _page(self, target: Target, principal: Principal) -> bytes:
+        if target.deployment is not None:
+            known_model(self.view, principal.grant, target.deployment)
         match target.page:
             case Page.MODELS:
                 return self._list(principal.grant)
@@ -459,6 +462,8 @@ class Gateway:
             case Page.READY:
                 self._callers()  # without keys nothing can be answered, however ready the engines are
                 return readiness(self.view)
+            case Page.OPENAPI:
+                return description()
         return b'{"status":"ok"}'
 
     def _list(self, grant: Grant) -> bytes:

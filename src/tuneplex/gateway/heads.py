@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-__all__ = ["EVENT_STREAM", "JSON", "STATUS_LINES", "TEXT"]
+from tuneplex.errors import ApiError, MethodNotAllowed, RateLimited, Unauthorized
+
+__all__ = ["EVENT_STREAM", "JSON", "STATUS_LINES", "TEXT", "error_lines"]
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+def error_lines(error: ApiError) -> bytes:
+    """The header lines that belong to an error: when to come back or not to, what is allowed, what is needed."""
+    lines = b""
+    if error.retry_after_s is not None:
+        lines = b"retry-after: %d\r\n" % error.retry_after_s
+    elif isinstance(error, RateLimited):
+        lines = b"x-should-retry: false\r\n"  # as OpenAI's clients understand it
+    if isinstance(error, MethodNotAllowed) and error.allowed:
+        lines += b"allow: %b\r\n" % ", ".join(error.allowed).encode()
+    elif isinstance(error, Unauthorized):
+        lines += b"www-authenticate: Bearer\r\n"
+    return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tuneplex.errors import NotFound, Unavailable
+from tuneplex.gateway.forms import ModelCard, ModelList, Readiness
 from tuneplex.identity import Grant
 from tuneplex.policy import permits
 from tuneplex.types import FleetView, Model, ReplicaState
@@ -12,23 +13,12 @@ from tuneplex.types import FleetView, Model, ReplicaState
 __all__ = ["known_model", "model_card", "model_list", "readiness"]
 
 
-class _Card(msgspec.Struct):
-    """A model as OpenAI's API shows it, with `parent` as vLLM adds it."""
-
-    id: str
-    object: str
-    created: int
-    owned_by: str
-    root: str
-    parent: str | None
-
-
 def model_list(view: FleetView, grant: Grant) -> bytes:
     """The base, the adapters and the aliases, as far as they may be called."""
     callable_ones = {name: model for name, model in view.models.items() if permits(grant, model)}
     cards = [_card(name, model) for name, model in callable_ones.items()]
     cards += [_card(alias, callable_ones[name]) for alias, name in view.aliases.items() if name in callable_ones]
-    return msgspec.json.encode({"object": "list", "data": cards})
+    return msgspec.json.encode(ModelList("list", cards))
 
 
 def model_card(view: FleetView, grant: Grant, name: str) -> bytes:
@@ -61,8 +51,8 @@ def readiness(view: FleetView) -> bytes:
     ready = sum(replica.state is ReplicaState.READY for replica in view.replicas)
     if not ready:
         raise Unavailable("No engine is ready yet.", code="not_ready", retry_after_s=1)
-    return msgspec.json.encode({"status": "ready", "replicas": ready, "models": len(view.models)})
+    return msgspec.json.encode(Readiness("ready", ready, len(view.models)))
 
 
-def _card(name: str, model: Model) -> _Card:
-    return _Card(name, "model", model.created, "tuneplex", model.name, model.parent)
+def _card(name: str, model: Model) -> ModelCard:
+    return ModelCard(name, "model", model.created, "tuneplex", model.name, model.parent)

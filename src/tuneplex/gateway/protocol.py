@@ -7,6 +7,7 @@ meanwhile (pipelining) is kept unparsed up to a bound; a client that sends more 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import deque
 from typing import Any, Protocol, cast
@@ -70,6 +71,7 @@ class Handler(Protocol):
 _SMALL_BODY = 64 * 1024
 _FRAMING = 8
 _UPGRADING = frozenset({b"upgrade", b"connection"})
+_AUTHORITY = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 
 
 class ClientConnection(asyncio.Protocol):
@@ -171,10 +173,13 @@ class ClientConnection(asyncio.Protocol):
 
     def tick(self, now: float) -> None:
         """Act on a deadline that has passed; called every second or so."""
+        leaving = self.transport.is_closing()
+        if leaving and not self._deadline:
+            self._deadline = now + self._limits.stalled_s  # its reply was cut, and it does not read the rest
         if not self._deadline or now < self._deadline:
             return
         self._deadline = 0.0
-        if self.paused or self._deaf:
+        if self.paused or self._deaf or leaving:
             self.transport.abort()
         elif self._queue or self._in_head:
             self._spoil(RequestTimeout("The request did not arrive in time."))
@@ -199,7 +204,7 @@ class ClientConnection(asyncio.Protocol):
                     self._spoil(BadRequest("This is not a valid HTTP request."))
                 self._deaf = True
             if self._in_head or self._exchange is not None:
-                self._bound(self._fed if under_way else 0)
+                self._bound(self._fed if under_way else 1)
 
     def _bound(self, size: int) -> None:
         """Limit an incomplete request: its body, and what it sends besides: head, framing of chunks, trailers."""
@@ -222,9 +227,13 @@ class ClientConnection(asyncio.Protocol):
         if self._parser.get_method() == b"CONNECT":
             self._spoil(BadRequest("CONNECT is not supported."))
             return b""
-        lines = [b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)]
-        kept = (item for item in self._headers.items() if item[0].lower() not in _UPGRADING)
-        lines += (b"%b: %b\r\n" % item for item in kept)
+        parser = self._parser
+        lines = [b"%b %b HTTP/%b\r\n" % (parser.get_method(), self._url, parser.get_http_version().encode())]
+        for name, value in self._headers.items():
+            if name.lower() not in _UPGRADING:
+                lines.append(b"%b: %b\r\n" % (name, value))
+            elif b"close" in map(bytes.strip, value.lower().split(b",")):
+                lines.append(b"connection: close\r\n")
         self._new_parser()
         return b"".join(lines) + b"\r\n" + rest
 
@@ -367,10 +376,12 @@ class ClientConnection(asyncio.Protocol):
     def _check(self, exchange: Exchange) -> None:
         headers = exchange.headers
         limits = self._limits
-        if b"expect" in headers:
+        if b"expect" in headers and exchange.modern:
             exchange.expects = headers[b"expect"].lower() == b"100-continue"
-        if self._fed > limits.head_bytes and sum(map(len, (*headers, *headers.values()))) > limits.head_bytes:
-            raise HeadTooLarge("The request's head is too large.")
+        if self._fed > limits.head_bytes or self._overhead:  # otherwise it came in one piece, which is small
+            size = len(self._url) + sum(map(len, (*headers, *headers.values())))
+            if size > limits.head_bytes:
+                raise HeadTooLarge("The request's head is too large.")
         if len(headers) > limits.header_count:
             raise HeadTooLarge("The request has too many headers.")
         if b"host" not in headers and exchange.modern:
@@ -401,8 +412,10 @@ class ClientConnection(asyncio.Protocol):
 
 def _split(target: bytes) -> tuple[str, str]:
     """Path and query of a request target in origin form (`/v1/models?x`) or absolute form (`http://host/v1/models`)."""
-    if not target.startswith(b"/") and b"://" in target:
-        target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
+    authority = None if target.startswith(b"/") else _AUTHORITY.match(target)
+    if authority is not None:
+        rest = target[authority.end() :]
+        target = rest if rest.startswith(b"/") else b"/" + rest
     if b"?" not in target:
         return target.decode("latin-1"), ""
     path, _, query = target.partition(b"?")

@@ -14,18 +14,19 @@ import msgspec
 from tuneplex.engines.meters import HiddenUsage, Meter, ResponseUsage, ShownUsage
 from tuneplex.engines.rename import Renamer
 from tuneplex.engines.usage import ASKABLE, OPTIONS, Aloud, Usage, asking, asking_aloud, estimated_tokens
-from tuneplex.errors import ApiError, DeadlineExceeded, RateLimited, Unavailable, UpstreamError, UpstreamTimeout
+from tuneplex.errors import ApiError, DeadlineExceeded, Unavailable, UpstreamError, UpstreamTimeout
 from tuneplex.gateway.admission import Ticket
 from tuneplex.gateway.answers import ErrorAnswer, LongAnswer, StreamAnswer, WholeAnswer, error_event
 from tuneplex.gateway.asked import Charge
 from tuneplex.gateway.counters import Counters, Outcome, Tally
 from tuneplex.gateway.exchange import Exchange
+from tuneplex.gateway.heads import error_lines
 from tuneplex.gateway.money import CutStream, spent
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.http import Call, Receiver, Unreachable, UpstreamFault
 from tuneplex.types import Model, Route, Timeouts
 
-__all__ = ["PASSED", "Ledger", "Order", "Relay", "retry_after", "tell"]
+__all__ = ["PASSED", "Ledger", "Order", "Relay", "tell"]
 
 _log = logging.getLogger(__name__)
 
@@ -246,6 +247,8 @@ class Relay:
             return False
         self._hides_usage = False
         self._asked_again = proven
+        if self._call is not None:
+            self._call.abort()  # its reply may not be over yet
         self._answer = None
         self.chunks = self._seen = 0
         self._since_s = time.monotonic()
@@ -266,7 +269,8 @@ class Relay:
             self.receive_with(ErrorAnswer(self, status, headers))
             return
         wanted = b"text/event-stream" if self.order.stream else b"application/json"
-        if not headers.get(b"content-type", b"").startswith(wanted) or b"content-encoding" in headers:
+        coded = headers.get(b"content-encoding", b"identity") != b"identity"
+        if not headers.get(b"content-type", b"").lower().startswith(wanted) or coded:
             self.misbehaved("the reply is of another type than was asked for")
             return
         self._fields = None
@@ -275,7 +279,7 @@ class Relay:
         if self.order.may_be_cut:
             self.receive_with(CutStream(self))
         else:
-            self.receive_with(StreamAnswer(self) if self.order.stream else WholeAnswer(self))
+            self.receive_with(StreamAnswer(self) if self.order.stream else WholeAnswer(self, headers))
 
     def receive_with(self, answer: StreamAnswer | WholeAnswer | LongAnswer | ErrorAnswer) -> None:
         """Let `answer` have the rest of the reply."""
@@ -426,11 +430,4 @@ def tell(exchange: Exchange, route: Route, error: ApiError) -> None:
     if exchange.commented:
         exchange.finish(error_event(route, error, b""))
     else:
-        exchange.reply(error.status, error.body(), headers=retry_after(error))
-
-
-def retry_after(error: ApiError) -> bytes:
-    """The header lines that say when to come back, if the error knows; or not to, as OpenAI's clients understand it."""
-    if error.retry_after_s is not None:
-        return b"retry-after: %d\r\n" % error.retry_after_s
-    return b"x-should-retry: false\r\n" if isinstance(error, RateLimited) else b""
+        exchange.reply(error.status, error.body(), headers=error_lines(error))

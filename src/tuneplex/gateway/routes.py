@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from urllib.parse import unquote
 
@@ -11,7 +12,7 @@ from tuneplex.errors import MethodNotAllowed, NotFound
 from tuneplex.identity import Scope
 from tuneplex.types import Route
 
-__all__ = ["Page", "Target", "find_target"]
+__all__ = ["Page", "Target", "find_target", "methods", "paths"]
 
 
 class Page(StrEnum):
@@ -22,6 +23,7 @@ class Page(StrEnum):
     HEALTH = "health"
     READY = "ready"
     METRICS = "metrics"
+    OPENAPI = "openapi"
     ADMIN = "admin"
 
 
@@ -51,6 +53,7 @@ _PAGES = {
     "/health": Target(Page.HEALTH.value, page=Page.HEALTH, scopes=()),
     "/ready": Target(Page.READY.value, page=Page.READY, scopes=()),
     "/metrics": Target(Page.METRICS.value, page=Page.METRICS, scopes=(Scope.USAGE, Scope.ADMIN)),
+    "/openapi.json": Target(Page.OPENAPI.value, page=Page.OPENAPI, scopes=()),
 }
 _MODEL = "/v1/models/"
 _ADMIN = "/admin/"
@@ -71,13 +74,26 @@ def find_target(method: str, path: str) -> Target:
     target = target or _find(path)
     if target is None:
         raise NotFound("There is no such path.", code="unknown_path")
-    allowed = _allowed(target)
+    allowed = methods(target)
     if method not in allowed:
-        raise MethodNotAllowed(f"This path takes {' and '.join(allowed)}, not {method}.", code="method_not_allowed")
+        words = f"This path takes {' and '.join(allowed)}, not {method}."
+        raise MethodNotAllowed(words, code="method_not_allowed", allowed=allowed)
     return target
 
 
-def _allowed(target: Target) -> tuple[str, ...]:
+def paths() -> Mapping[str, Target]:
+    """All paths, with their variable parts in braces, but those below `/admin`, which are control's."""
+    every = {**_ROUTES, **_PAGES, _MODEL + "{model}": Target(Page.MODEL.value, page=Page.MODEL, model="{model}")}
+    below = {
+        f"{_DEPLOYMENT}{{deployment}}{path}": msgspec.structs.replace(target, deployment="{deployment}")
+        for path, target in every.items()
+        if path.startswith("/v1/")
+    }
+    return {**every, **below}
+
+
+def methods(target: Target) -> tuple[str, ...]:
+    """What it takes."""
     if target.route is not None:
         return ("POST",)
     return ("GET", "HEAD", "POST", "PATCH", "DELETE") if target.page is Page.ADMIN else ("GET", "HEAD")

@@ -2,7 +2,7 @@
 
 from tuneplex.http.endpoint import Endpoint
 from tuneplex.http.pool import Call, Pool
-from tuneplex.http.sse import EventFramer, EventTooLargeError
+from tuneplex.http.sse import EventFramer, EventTooLargeError, end_of_events
 from tuneplex.http.upstream import Broken, Receiver, Unreachable, UpstreamFault
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "Receiver",
     "Unreachable",
     "UpstreamFault",
+    "end_of_events",
 ]

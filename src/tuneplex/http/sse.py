@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["EventFramer", "EventTooLargeError"]
+__all__ = ["EventFramer", "EventTooLargeError", "end_of_events"]
 
 _BORDERS = (b"\n\n", b"\r\n\r\n")
 _LONGEST_BORDER = 4
@@ -35,7 +35,7 @@ class EventFramer:
             return data
         known = max(0, len(self.held) - _LONGEST_BORDER)
         self.held += data
-        end = max(_end_of_last(border, self.held, known) for border in _BORDERS)
+        end = end_of_events(self.held, known, len(self.held))
         whole = bytes(self.held[:end])
         del self.held[:end]
         if len(self.held) > self._limit:
@@ -43,7 +43,11 @@ class EventFramer:
         return whole
 
 
-def _end_of_last(border: bytes, data: bytearray, start: int) -> int:
-    """Where the last event that ends with `border` is over; 0 when none does."""
-    at = data.rfind(border, start)
+def end_of_events(data: bytes | bytearray, start: int, end: int) -> int:
+    """Where the last event in `data[start:end]` is over; 0 when none is."""
+    return max(_end_of_last(border, data, start, end) for border in _BORDERS)
+
+
+def _end_of_last(border: bytes, data: bytes | bytearray, start: int, end: int) -> int:
+    at = data.rfind(border, start, end)
     return at + len(border) if at >= 0 else 0

@@ -163,6 +163,15 @@ class UpstreamConnection(asyncio.Protocol):
 
     # --- the parser's side
 
+    def on_message_begin(self) -> None:
+        """A reply begins. A second one in the same read would be taken for a part of the first.
+
+        Raises:
+            ValueError: Nobody has asked for it; the parser stops.
+        """
+        if self._complete:
+            raise ValueError("a reply that nobody asked for")
+
     def on_headers_complete(self) -> None:
         """Take the status and how the body ends."""
         self._status = self._parser.get_status_code()

@@ -119,6 +119,8 @@ class Asker:
         raise bad(("list_type", "body.prompt", "Input should be a valid list", prompt))
 
     def _known(self, ids: list[int]) -> list[int]:
+        if not all(isinstance(token_id, int) for token_id in ids):
+            raise bad(("int_type", "body.prompt", "Input should be a valid integer", ids))
         if any(token_id < 0 for token_id in ids):
             raise bad(("greater_than_equal", "body.prompt", "Input should be greater than or equal to 0", ids))
         if not ids:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -212,7 +213,8 @@ class FakeEngine:
 def _asked_for(exchange: Exchange) -> str | bytes | None:
     sent = exchange.headers.get("x-fake-fault")
     if sent is None and b'"fake_fault"' in exchange.body:
-        return bytes(msgspec.json.decode(exchange.body, type=_WithFault).fake_fault)
+        with contextlib.suppress(msgspec.MsgspecError, RecursionError):  # it is somewhere else, or no JSON
+            return bytes(msgspec.json.decode(exchange.body, type=_WithFault).fake_fault)
     return sent
 
 

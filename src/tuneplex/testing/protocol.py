@@ -190,7 +190,7 @@ def _json(body: bytes) -> Any:  # noqa: ANN401 - whatever the client sent
         raise bad(("missing", "body", "Field required", "None"))
     try:
         return json.loads(body)
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, RecursionError):
         raise Refusal("There was an error parsing the body", bare=True) from None
     except json.JSONDecodeError as error:
         found: Finding = ("json_invalid", f"body.{error.pos}", "JSON decode error", {})

@@ -252,3 +252,19 @@ async def test_send_times_are_true(client: httpx2.AsyncClient, engine: FakeEngin
     assert all(later - earlier >= 0.01 for earlier, later in itertools.pairwise(times))
     assert record.ended_at is not None
     assert record.ended_at >= times[-1]
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/v1/completions", b'{"model":"base","prompt":[[{},true]]}'),
+        ("/v1/completions", b'{"model":"base","prompt":[["a"],[1]]}'),
+        ("/v1/chat/completions", b'{"model":"base","messages":[{"fake_fault":1}]}'),
+        ("/v1/chat/completions", b'{"model":"base","messages":' + b"[" * 100_000),
+        ("/v1/chat/completions", b'{"fake_fault"'),
+    ],
+)
+async def test_no_body_breaks_the_engine(client: httpx2.AsyncClient, path: str, body: bytes) -> None:
+    """What makes no sense is refused, or answered, and never a lost connection."""
+    reply = await client.post(path, content=body, headers={"content-type": "application/json"})
+    assert reply.status_code in {200, 400}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable
 
@@ -29,3 +30,14 @@ async def front(engine: FakeEngine) -> AsyncIterator[Front]:
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], AbstractEventLoop]]:
     """These tests run on the event loop that gateways run on."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate for `localhost` that signs itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    options = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    command = ["openssl", *options.split(), "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert]
+    subprocess.run(command, check=True, capture_output=True)
+    return cert, key

@@ -328,3 +328,25 @@ async def test_odd_headers_go_on_as_they_came(control: Control, path: Path) -> N
         reply = await client.admin(AdminCall("GET", "/status", {"accept": "a\x80\xff"}))
     assert reply.status == 200
     assert control.asked[0].headers["accept"] == "a\x80\xff"
+
+
+@pytest.mark.parametrize(
+    "odd", ['/"', "/<>", "/a/../../b", "//host/keys", "/%00", "/%ff", "/a;b", "/?x={y}", "/\\", "/@h:1/", "/#x"]
+)
+async def test_no_path_leads_anywhere_but_to_control(front: Front, control: Control, odd: str) -> None:
+    """However odd it is, it is asked of control's own socket, or refused."""
+    reply = await front.get(f"/admin{odd}", **BOSS)
+    assert reply.status in {200, 400}
+    if reply.status == 200:
+        (asked,) = control.asked
+        assert asked.target.startswith("/")
+        assert asked.headers["host"] == "control"
+
+
+async def test_a_path_that_nobody_could_be_asked_is_refused(front: Front, control: Control) -> None:
+    """Nothing was done, and the error does not leave that open."""
+    for path in ("/admin/" + "a" * 20_000, "/admin/keys?x=" + '"' * 10_000):
+        reply = await front.get(path, **BOSS)
+        assert reply.status == 431
+        assert reply.error["message"] == "The path is too long."
+    assert not control.asked

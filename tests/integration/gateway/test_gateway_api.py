@@ -112,6 +112,8 @@ async def test_a_deployment_has_its_own_base_url(front: Front, engine: FakeEngin
     assert (without.json["model"], other.json["model"]) == ("contacts", "gpt-5")
     assert {record.model for record in engine.requests} == {"contacts@0123456789ab"}
     assert (await front.get("/d/contacts/v1/models")).status == 200
+    for path in ("/d/nobody/v1/models", "/d/nobody/v1/models/base"):
+        assert (await front.get(path)).error["code"] == "model_not_found"
     assert (await front.post("/d/nobody/v1/chat/completions", chat())).status == 404
 
 

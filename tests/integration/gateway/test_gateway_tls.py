@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -17,17 +16,6 @@ from tuneplex.testing import FakeEngine, Script
 from tuneplex.types import FleetView, GatewaySettings, Replica
 
 KEY = "sk-inner"
-
-
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A certificate for `localhost` that signs itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
-    options = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
-    command = ["openssl", *options.split(), "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert]
-    subprocess.run(command, check=True, capture_output=True)
-    return cert, key
 
 
 @pytest.fixture

@@ -149,6 +149,21 @@ def test_a_stream_that_breaks_is_counted_by_its_events(meter: Meter) -> None:
     assert meter.used() == Usage(0, 3, exact=False)
 
 
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("kind", [HiddenUsage, ShownUsage])
+def test_comments_are_no_tokens(kind: type[HiddenUsage | ShownUsage], together: bool) -> None:  # noqa: FBT001 - a parameter
+    """Engines and proxies send them to keep a connection open; a stream that breaks is not billed for them."""
+    meter = HiddenUsage(Telling()) if kind is HiddenUsage else ShownUsage()
+    opening, one, *_ = Engine("vllm").stream([["a", "b"]], asked=True).split(b"\n\n")
+    events = [event + b"\n\n" for event in (opening, b": ping", b"event: ping", one, b": ping", b": ping")]
+    if together:
+        meter.many(b"".join(events))
+    else:
+        for event in events:
+            meter.one(event)
+    assert meter.used() == Usage(0, 1, exact=False)
+
+
 def test_a_break_after_the_usage_changes_nothing() -> None:
     """The usage was told, so it is exact although the client never saw the end."""
     stream = Engine("vllm").stream([["a", "b"]], asked=True)

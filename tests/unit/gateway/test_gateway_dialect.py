@@ -69,6 +69,7 @@ def test_errors_inside_of_a_stream_are_read(event: bytes, status: int) -> None:
     """The engine's error event has a status too."""
     dialect = dialect_for("vllm")
     assert dialect.error_mark in event
+    assert dialect.error_at(event) == 0
     assert dialect.stream_error(event, **NAMES).status == status
 
 

@@ -93,4 +93,12 @@ def test_anything_can_be_estimated(route: Route, fields: dict[str, Any]) -> None
 def test_deep_nesting_is_no_trouble() -> None:
     """A prompt of lists in lists is looked through as far as it can be read."""
     assert estimate(Route.COMPLETIONS, {"prompt": msgspec.Raw(b"[" * 500 + b'"1234"' + b"]" * 500)}).prompt == 1
-    assert estimate(Route.COMPLETIONS, {"prompt": msgspec.Raw(b"[" * 90000 + b"]" * 90000)}).prompt == 0
+    assert estimate(Route.COMPLETIONS, {"prompt": msgspec.Raw(b"[" * 90000 + b"]" * 90000)}).prompt == 45000
+
+
+@pytest.mark.parametrize("strange", [rb'"\ud800"', b"1e400", b'"\xff"'])
+def test_a_part_that_cannot_be_read_does_not_hide_the_rest(strange: bytes) -> None:
+    """An engine may take what is no text or number here, so the prompt then counts by all of its bytes."""
+    messages = b'[{"role":"user","content":"%b","x":%b}]' % (b"long" * 100, strange)
+    assert estimate(Route.CHAT, {"messages": msgspec.Raw(messages)}).prompt == -(-len(messages) // 4)
+    assert estimate(Route.CHAT, {"messages": msgspec.Raw(b"null")}).prompt == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 import msgspec
@@ -13,7 +14,9 @@ from tuneplex.types import Route
 
 __all__ = ["OpenAIDialect"]
 
-_DONE = b"[DONE]"
+# Generated text contains neither: it is in a JSON string, whose quotes and line ends are escaped.
+_ERROR = re.compile(rb'^data: ?\{\s*"(?:error"\s*:\s*(?!null)|object"\s*:\s*"error")', re.MULTILINE)
+_DONE = re.compile(rb"^data: ?\[DONE\][ \t]*\r?\n\r?\n", re.MULTILINE)
 _LAST_EVENTS = (b'"response.completed"', b'"response.incomplete"', b'"response.failed"', b'"type":"error"')
 
 # A fleet has few names, and making a renamer costs more than using it.
@@ -23,8 +26,9 @@ _renamer = lru_cache(maxsize=4096)(Renamer)
 class OpenAIDialect:
     """See `tuneplex.engines.Dialect`."""
 
-    # Generated text cannot contain it: its quotes are escaped.
-    error_mark = b'data: {"error"'
+    usual = b'data: {"id"'
+    error_mark = b'"error"'
+    end_mark = b"[DONE]"
     # OpenAI's own API can; some others refuse the field. Then the request is sent again without.
     takes_options: bool | None = None
     tells_always = False
@@ -45,12 +49,22 @@ class OpenAIDialect:
         """Understands OpenAI's shape, the flat one, FastAPI's `detail`; hides everything else."""
         return engine_error(status, body, name=name, shown=shown)
 
+    def error_at(self, events: bytes) -> int:
+        """OpenAI's shape, and the flat one of older vLLMs."""
+        found = _ERROR.search(events)
+        return -1 if found is None else found.start()
+
+    def end_of_stream(self, events: bytes) -> int:
+        """Behind `[DONE]`."""
+        found = _DONE.search(events)
+        return 0 if found is None else found.end()
+
     def stream_error(self, event: bytes, *, name: str, shown: str) -> ApiError:
         """Understands the same shapes as `error`."""
         return stream_error(event, name=name, shown=shown)
 
     def ended(self, route: Route, last: bytes) -> bool:
         """`[DONE]`, or for responses the event that closes them."""
-        if last.rstrip().endswith(_DONE):
+        if _DONE.search(last) is not None:
             return True
         return route is Route.RESPONSES and any(event in last for event in _LAST_EVENTS)
