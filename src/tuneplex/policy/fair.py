@@ -10,7 +10,7 @@ Not everything that waits wants the same. Where some tenants are served by other
 run at other speeds, and whoever is ahead by them might wait for ever behind those that lag. So the first of a flow
 goes before all others, wherever it fits, once so much work has gone since it became the first that its flow would
 have been due twice. By that alone no flow gets more than half its share, so where all want the same it changes
-nothing.
+little.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from tests.support.front import VERSIONS, Front, chat, open_front, view_of
 from tests.support.identities import access_of, bearer, key_of
 from tests.support.tokenizers import make
+from tuneplex.gateway.tokens import Pending
 from tuneplex.identity import Limits, Tenant
 from tuneplex.testing import FakeEngine
 from tuneplex.types import ReplicaState
@@ -147,17 +149,27 @@ async def test_who_needs_no_counting_pays_for_none(tokenizer_file: Path) -> None
         assert not counted
 
 
-async def test_a_client_that_leaves_while_it_is_counted_is_forgotten(tokenizer_file: Path) -> None:
+async def test_a_client_that_leaves_while_it_is_counted_is_forgotten(
+    tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing of its request goes on, and no limit remembers it."""
     async with fleet([None], tokenizer_file) as (front, engines):
         tenant = Tenant("acme", limits=Limits(tokens_per_minute=10_000_000, concurrent=1))
         front.gateway.update_access(access_of(tenant, key_of("one")))
+        counted: list[Pending] = []
+        count = front.gateway.counter.count
+
+        def noted(*arguments: Any, **named: Any) -> Pending:  # noqa: ANN401 - of `count`
+            counted.append(count(*arguments, **named))
+            return counted[-1]
+
+        monkeypatch.setattr(front.gateway.counter, "count", noted)
         http = await front.connect()
         http.post(COMPLETIONS, {"model": "contacts", "prompt": WORD * 2_000_000}, **bearer("one"))
-        while not front.gateway.counter._large:  # noqa: ASYNC110 - the thread tells nobody
+        while not counted or counted[0]._tally is None:  # noqa: ASYNC110 - the thread tells nobody
             await asyncio.sleep(0.002)
         await http.close()
-        while front.gateway.counter._large:  # noqa: ASYNC110 - the same
+        while not counted[0].cancelled:  # noqa: ASYNC110 - the same
             await asyncio.sleep(0.002)
         reply = await front.post(CHAT, chat(max_tokens=5), **bearer("one"))
         assert reply.status == 200
