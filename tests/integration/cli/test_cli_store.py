@@ -50,8 +50,8 @@ def test_look_back_up_and_restore(line: CommandLine) -> None:
     """A store is shown, backed up, replaced and restored, without the fleet running."""
     assert facts(line) | {"where": "", "generation": 0} == {
         "where": "",
-        "revision": "0002",
-        "newest": "0002",
+        "revision": "0003",
+        "newest": "0003",
         "generation": 0,
         "tenants": 2,
         "keys": 1,
@@ -69,14 +69,14 @@ def test_look_back_up_and_restore(line: CommandLine) -> None:
     done = line.run("store", "restore", "a", "--replace")
     assert (done.returncode, done.stdout.split(" of ")[0]) == (0, "4 rows")
     assert (facts(line)["tenants"], facts(line)["keys"]) == (2, 1)
-    assert "has revision 0002" in line.run("store", "upgrade").stdout
+    assert "has revision 0003" in line.run("store", "upgrade").stdout
 
 
 def test_shown_to_a_person(line: CommandLine) -> None:
     """Without --json there is a table."""
     head, row = line.run("store", "show").stdout.splitlines()
     assert head.split() == ["STORE", "REVISION", "TENANTS", "KEYS", "ACTIVE"]
-    assert row.split() == [str(line.states / "shop" / "store.db"), "0002", "2", "1", "1"]
+    assert row.split() == [str(line.states / "shop" / "store.db"), "0003", "2", "1", "1"]
 
 
 def test_running_fleet_keeps_its_store(line: CommandLine) -> None:
