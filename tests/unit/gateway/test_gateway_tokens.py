@@ -326,11 +326,10 @@ async def count(counter: TokenCounter, *, most: int | None = None, **fields: obj
 
 async def test_the_number_comes_on_the_event_loop(counter: TokenCounter) -> None:
     """`then` is called later, in the thread of the loop that asked."""
-    heard: list[threading.Thread] = []
-    counter.count(Route.COMPLETIONS, fields_of(prompt="x"), lambda _: heard.append(threading.current_thread()))
-    assert not heard
-    await counter.loaded()
-    assert heard == [threading.current_thread()]
+    heard: asyncio.Future[threading.Thread] = asyncio.get_running_loop().create_future()
+    counter.count(Route.COMPLETIONS, fields_of(prompt="x"), lambda _: heard.set_result(threading.current_thread()))
+    assert not heard.done()
+    assert await heard is threading.current_thread()
 
 
 async def test_many_are_counted_at_once(counter: TokenCounter) -> None:
