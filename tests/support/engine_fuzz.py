@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import h11
@@ -13,7 +13,9 @@ from uvicorn.server import ServerState
 
 from tests.support.wire_fuzz import FAR, Wires
 from tuneplex.gateway import ConnectionLimits, Gateway
+from tuneplex.gateway.estimate import Estimate
 from tuneplex.gateway.protocol import ClientConnection
+from tuneplex.gateway.tokens import Pending, TokenCounter
 from tuneplex.http import Call, Endpoint, Pool
 from tuneplex.http.upstream import UpstreamConnection
 from tuneplex.identity import Access, Limits
@@ -131,6 +133,7 @@ def exchange(
     body = fields if isinstance(fields, bytes) else json.dumps({"model": "legal", **fields}).encode()
     head = f"POST {base}/{route.value} HTTP/{http}\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     client.data_received(head.encode() + body)
+    cast("_Counter", gateway.counter).work()
     for number, pieces in enumerate(replies):
         if number >= len(pool.made):
             break
@@ -158,7 +161,40 @@ def _stage(engine: str) -> tuple[Socketless, Gateway]:
     gateway = Gateway(0, FleetView(generation=1, models={"legal": model}, replicas=(replica,)), Access())
     pool = Socketless()
     gateway._upstreams[replica].pool = pool
+    # There is no event loop here: nothing is looked after later, and prompts are counted when it is asked for.
+    cast("Any", gateway._doubts).doubt = lambda _: None
+    gateway.counter = cast("TokenCounter", _Counter())
     return pool, gateway
+
+
+class _Counter:
+    """Counts as the real one does, by the bytes, when `work` is called."""
+
+    def __init__(self) -> None:
+        self._due: list[Pending] = []
+
+    def count(
+        self,
+        route: Route,
+        fields: Mapping[str, msgspec.Raw],
+        then: Callable[[Estimate], None],
+        *,
+        most: int | None = None,
+    ) -> Pending:
+        """Note what is to be counted."""
+        self._due.append(Pending(route, fields, then, most))
+        return self._due[-1]
+
+    def work(self) -> None:
+        """Count all of it."""
+        due, self._due = self._due, []
+        for pending in due:
+            while not pending.step(None):
+                pass
+            pending.deliver()
+
+    def use(self, path: str) -> None:
+        """There is none."""
 
 
 def _asked(pool: Socketless) -> bytes | None:

@@ -121,11 +121,20 @@ class Account:
 
     def refuses(self, tokens: int, cost: Cost, now: float, periods: Mapping[str, int]) -> bool:
         """Whether a limit stands against a request that needs so much."""
+        return self.is_full(now) or self.lacks(tokens, cost, now, periods)
+
+    def is_full(self, now: float) -> bool:
+        """Whether a limit stands against any request, whatever it needs."""
+        held = self.held
+        return (held.requests_per_minute is not None and self.requests.total(now) >= held.requests_per_minute) or (
+            held.concurrent is not None and self.concurrent >= held.concurrent
+        )
+
+    def lacks(self, tokens: int, cost: Cost, now: float, periods: Mapping[str, int]) -> bool:
+        """Whether too little is left for a request that needs so much."""
         held = self.held
         return (
-            (held.requests_per_minute is not None and self.requests.total(now) >= held.requests_per_minute)
-            or (held.concurrent is not None and self.concurrent >= held.concurrent)
-            or (held.tokens_per_minute is not None and self.tokens.total(now) + tokens > held.tokens_per_minute)
+            (held.tokens_per_minute is not None and self.tokens.total(now) + tokens > held.tokens_per_minute)
             or (held.tokens_per_day is not None and self._lacks("tokens_per_day", held.tokens_per_day, tokens, periods))
             or (
                 held.money_per_month is not None

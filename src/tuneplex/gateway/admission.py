@@ -8,14 +8,15 @@ really used takes the reservation's place.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 import msgspec
 
 from tuneplex.errors import RateLimited
 from tuneplex.gateway.accounts import FREE, Account, Cost, Obstacle, Taken
 from tuneplex.identity import Limits, Subject
-from tuneplex.policy import BUDGETS, ceiling, day_of, floor, periods_at, rest_s
+from tuneplex.policy import BUDGETS, Window, ceiling, day_of, floor, periods_at, rest_s
 from tuneplex.types import Leases, Used
 from tuneplex.units import format_money
 
@@ -37,6 +38,9 @@ _PER = {
 _TOKENS = frozenset({"tokens_per_minute", "tokens_per_day"})
 _MONEY = "money_per_month"
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
+# What is left of a limit, the limit, and what fills it: a window, or the tokens of the day.
+_Left = tuple[int, int, Window | int]
+_BY_LEFT = itemgetter(0)
 
 
 class Ticket:
@@ -194,6 +198,17 @@ class Admission:
                 raise self._refusal(accounts, tokens, cost, now, wall)
         return Ticket(self, [account.take(tokens, cost, now, periods) for account in accounts], tokens)
 
+    def depends_on_size(self, subjects: Sequence[Subject], tokens: int, now: float, wall: float, cost: Cost) -> bool:
+        """Whether what a request needs decides if it is let in; it may need so much at most.
+
+        Where far more than that is left, or it is refused anyway, nobody has to know exactly.
+        """
+        periods = self._now(wall)
+        accounts = [self._account(subject) for subject in subjects]
+        return not any(account.is_full(now) for account in accounts) and any(
+            account.lacks(tokens, cost, now, periods) for account in accounts
+        )
+
     def _now(self, wall: float) -> dict[str, int]:
         day = day_of(wall)
         if day != self._day:
@@ -237,27 +252,23 @@ class Admission:
 
     def headers(self, subjects: Iterable[Subject], now: float, wall: float) -> bytes:
         """Header lines that say how much this caller can still ask."""
-        accounts = [self._account(subject) for subject in subjects]
-        requests = [
-            (held - account.requests.total(now), limit, account.requests.rest_s(now))
-            for account in accounts
-            if (limit := account.subject.limits.requests_per_minute) is not None
-            and (held := account.held.requests_per_minute) is not None
-        ]
-        tokens = [one for account in accounts for one in self._tokens_left(account, now, wall)]
-        return _lines(b"requests", requests) + _lines(b"tokens", tokens)
-
-    def _tokens_left(self, account: Account, now: float, wall: float) -> Iterator[tuple[int, int, float]]:
-        limits, held = account.subject.limits, account.held
-        if limits.tokens_per_minute is not None and held.tokens_per_minute is not None:
-            yield (
-                held.tokens_per_minute - account.tokens.total(now),
-                limits.tokens_per_minute,
-                account.tokens.rest_s(now),
-            )
-        if limits.tokens_per_day is not None and held.tokens_per_day is not None:
-            used = account.spent("tokens_per_day", self._now(wall)["tokens_per_day"])
-            yield held.tokens_per_day - used, limits.tokens_per_day, rest_s("tokens_per_day", wall) if used else 0.0
+        day = self._now(wall)["tokens_per_day"]
+        requests: list[_Left] = []
+        tokens: list[_Left] = []
+        for subject in subjects:
+            account, limits = self._account(subject), subject.limits
+            held = account.held
+            if limits.requests_per_minute is not None and held.requests_per_minute is not None:
+                left = held.requests_per_minute - account.requests.total(now)
+                requests.append((left, limits.requests_per_minute, account.requests))
+            if limits.tokens_per_minute is not None and held.tokens_per_minute is not None:
+                tokens.append(
+                    (held.tokens_per_minute - account.tokens.total(now), limits.tokens_per_minute, account.tokens)
+                )
+            if limits.tokens_per_day is not None and held.tokens_per_day is not None:
+                used = account.spent("tokens_per_day", day)
+                tokens.append((held.tokens_per_day - used, limits.tokens_per_day, used))
+        return _lines(b"requests", requests, now, wall) + _lines(b"tokens", tokens, now, wall)
 
     def report(self, now: float, wall: float) -> tuple[dict[str, Used], dict[str, Limits]]:
         """What was let in and what it goes by, by subject; those that have long been quiet are forgotten."""
@@ -306,11 +317,12 @@ def _cuts(limits: Limits) -> bool:
     return limits.cut_streams and limits.money_per_month is not None
 
 
-def _lines(what: bytes, found: list[tuple[int, int, float]]) -> bytes:
+def _lines(what: bytes, found: list[_Left], now: float, wall: float) -> bytes:
     """Of the subject with the least left."""
     if not found:
         return b""
-    left, limit, reset_s = min(found)
+    left, limit, of = min(found, key=_BY_LEFT)
+    reset_s = of.rest_s(now) if isinstance(of, Window) else rest_s("tokens_per_day", wall) if of else 0.0
     return b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n" % (
         what,
         limit,

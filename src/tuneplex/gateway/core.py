@@ -15,6 +15,8 @@ import time
 from collections.abc import Awaitable, Callable
 from itertools import count
 
+import msgspec
+
 from tuneplex import metrics
 from tuneplex.errors import ApiError, BadRequest, NotFound, Unavailable
 from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback, preflight_headers
@@ -24,7 +26,7 @@ from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.body import Body, read_body
 from tuneplex.gateway.counters import Counters, Outcome
 from tuneplex.gateway.doubts import Doubts
-from tuneplex.gateway.estimate import Estimate, does_not_fit, fits_by_size
+from tuneplex.gateway.estimate import Estimate, by_size, does_not_fit, fits_by_size
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import TEXT
 from tuneplex.gateway.money import cost_of
@@ -290,12 +292,26 @@ class Gateway:
         """A request for a model."""
         asked = self._asked(exchange, target, route, read_body(exchange.body))
         found = self.find(asked)
-        if any(map(_counts_tokens, self._limiting(asked))) or (
-            self._context is not None and not fits_by_size(exchange.received, route, asked.fields, self._context)
-        ):
-            self._count_first(asked, found)
-        else:
+        if self._is_within_by_size(asked):
             self._enter(asked, found)
+        else:
+            self._count_first(asked, found)
+
+    def _is_within_by_size(self, asked: Asked) -> bool:
+        """Whether its prompt is so small against all that bounds it that its tokens need not be counted."""
+        context = self._context
+        if context is not None and not fits_by_size(asked.exchange.received, asked.route, asked.fields, context):
+            return False
+        limited = self._limiting(asked)
+        if not any(map(_counts_tokens, limited)):
+            return True
+        found = by_size(asked.route, asked.fields)
+        if found is None:
+            return False
+        asked.needed, most = found
+        tokens = most + asked.needed.completion
+        cost = cost_of(asked.model.price, msgspec.structs.replace(asked.needed, prompt=most), stream=asked.stream)
+        return not self._admission.depends_on_size(limited, tokens, self._clock(), self._wall(), cost)
 
     def _asked(self, exchange: Exchange, target: Target, route: Route, body: Body) -> Asked:
         if route is Route.RESPONSES and body.previous_response_id is not None:
@@ -543,7 +559,9 @@ def _is_open(target: Target, exchange: Exchange) -> bool:
 def _counts_tokens(subject: Subject) -> bool:
     """Whether an estimate of a request's tokens is needed: for limits in tokens, and in what tokens cost."""
     limits = subject.limits
-    return any(limit is not None for limit in (limits.tokens_per_minute, limits.tokens_per_day, limits.money_per_month))
+    return (
+        limits.tokens_per_minute is not None or limits.tokens_per_day is not None or limits.money_per_month is not None
+    )
 
 
 def _keys_differ(old: GatewaySettings, new: GatewaySettings) -> bool:

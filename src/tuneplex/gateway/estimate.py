@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import msgspec
 
 from tuneplex.errors import BadRequest
-from tuneplex.gateway.prompts import Part, parts
+from tuneplex.gateway.prompts import SEVERAL, TEXTS, Part, parts
 from tuneplex.types import Route
 
-__all__ = ["UNSAID_COMPLETION", "Estimate", "Tally", "does_not_fit", "estimate", "fits_by_size"]
+__all__ = ["UNSAID_COMPLETION", "Estimate", "Tally", "by_size", "does_not_fit", "estimate", "fits_by_size"]
 
 # What is to come where the client allows anything.
 UNSAID_COMPLETION = 1024
@@ -29,6 +29,7 @@ _LIMITS = {
 }
 # Chat templates write these out about as they are.
 _WRITTEN_OUT = ("tools", "documents")
+_BRACKET = ord("[")
 
 _anything = msgspec.json.Decoder()
 
@@ -120,6 +121,26 @@ def estimate(route: Route, fields: Mapping[str, msgspec.Raw]) -> Estimate:
     for part in parts(route, fields):
         tally.add(part, None)
     return tally.result()
+
+
+def by_size(route: Route, fields: Mapping[str, msgspec.Raw]) -> tuple[Estimate, int] | None:
+    """What a request may need, by the sizes of its fields alone, and how many tokens its prompt has at most.
+
+    A token stands for at least a byte, and the JSON around a message is longer than what a template writes around it.
+    None where that is not enough to tell: there may be several prompts.
+    """
+    size = 0
+    for name in (*TEXTS[route], *_WRITTEN_OUT):
+        raw = fields.get(name)
+        if raw is not None:
+            text = memoryview(raw)
+            if SEVERAL.get(route) == name and text[0] == _BRACKET:
+                return None
+            size += len(text)
+    choices = 1 if "n" not in fields else max(1, _number(fields, "n") or 1)
+    asked = 0 if route is Route.EMBEDDINGS else _to_come(route, fields)
+    completion = min(_MOST, (UNSAID_COMPLETION if asked is None else asked) * choices)
+    return Estimate(-(-size // _BYTES_PER_TOKEN), completion, choices=choices), size
 
 
 def fits_by_size(size: int, route: Route, fields: Mapping[str, msgspec.Raw], context: int | None) -> bool:

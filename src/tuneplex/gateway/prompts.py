@@ -13,7 +13,7 @@ import msgspec
 
 from tuneplex.types import Route
 
-__all__ = ["Part", "parts", "size_of"]
+__all__ = ["SEVERAL", "TEXTS", "Part", "parts", "size_of"]
 
 _BYTES_PER_TOKEN = 4
 _PIECE = 8 * 1024  # bytes of JSON
@@ -24,13 +24,13 @@ _CUT = 16  # tokens that a cut may add at most: a special token, written out in 
 _JOINED = 8  # tokens that a chat's template may save where it joins texts
 _EDGES = 4  # characters of white space at a text's ends; templates strip them
 
-_TEXTS = {
+TEXTS = {
     Route.CHAT: ("messages",),
     Route.COMPLETIONS: ("prompt",),
     Route.RESPONSES: ("input", "instructions"),
     Route.EMBEDDINGS: ("input", "messages"),
 }
-_SEVERAL = {Route.COMPLETIONS: "prompt", Route.EMBEDDINGS: "input"}  # where a list is a list of prompts
+SEVERAL = {Route.COMPLETIONS: "prompt", Route.EMBEDDINGS: "input"}  # where a list is a list of prompts
 _TEMPLATED = frozenset({Route.CHAT, Route.RESPONSES})
 # The fields of a message, and of its parts, that hold text which the model reads.
 _INNER = ("content", "text", "output", "arguments", "tool_calls", "function", "name", "reasoning", "reasoning_content")
@@ -69,16 +69,16 @@ class Part(msgspec.Struct, frozen=True):
 
 def size_of(route: Route, fields: Mapping[str, msgspec.Raw]) -> int:
     """Bytes of the request's prompt, as it came."""
-    return sum(len(memoryview(fields[name])) for name in _TEXTS[route] if name in fields)
+    return sum(len(memoryview(fields[name])) for name in TEXTS[route] if name in fields)
 
 
 def parts(route: Route, fields: Mapping[str, msgspec.Raw]) -> Iterator[Part]:
     """The prompts of a request, piece by piece; what makes no sense is left out, for the engine to refuse."""
-    for name in _TEXTS[route]:
+    for name in TEXTS[route]:
         if name not in fields:
             continue
         prompts = _open(fields[name], 0)
-        if _SEVERAL.get(route) == name and isinstance(prompts, list) and not _is_tokens(prompts):
+        if SEVERAL.get(route) == name and isinstance(prompts, list) and not _is_tokens(prompts):
             for number, prompt in enumerate(prompts):
                 yield from _Walk(number, templated=False).through(prompt, 1)
         else:
@@ -123,7 +123,7 @@ class _Walk:
         elif isinstance(value, _Tokens):
             yield Part(self._sequence, tokens=value.count, certain=certain, size=value.size)
         elif isinstance(value, _Unread):
-            yield Part(self._sequence, tokens=value.size // _BYTES_PER_TOKEN, certain=False, size=value.size)
+            yield Part(self._sequence, tokens=-(-value.size // _BYTES_PER_TOKEN), certain=False, size=value.size)
         elif isinstance(value, list) and all(isinstance(one, int) for one in value):
             yield Part(self._sequence, tokens=len(value), certain=certain)
         elif isinstance(value, list):
@@ -165,14 +165,14 @@ class _Walk:
 
 
 def _open(value: object, depth: int) -> object:
-    """One level of a value that is still JSON; None if it makes no sense."""
+    """One level of a value that is still JSON."""
     if not isinstance(value, msgspec.Raw):
         return value
     raw = memoryview(value)
     try:
         return _anything.decode(value) if len(raw) <= _PIECE else _opened(value, raw, depth)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+        return _Unread(len(raw))  # an engine may read it, and nobody must come in for nothing by one strange part
 
 
 def _opened(value: msgspec.Raw, raw: memoryview, depth: int) -> object:
