@@ -84,8 +84,22 @@ class _Fitting:
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
         shown = [at for at in range(len(self.sheet.columns)) if any(row[at].text for row in self.sheet.rows)]
-        needed = sum(_least(self.sheet, at) for at in shown) + _GAP * (len(shown) - 1)
-        yield _columns(self.sheet, shown) if needed <= options.max_width else _list(self.sheet)
+        widths = _widths(self.sheet, shown, options.max_width - _GAP * len(shown) + 1)
+        yield _columns(self.sheet, widths) if widths else _list(self.sheet)
+
+
+def _widths(sheet: Sheet, shown: list[int], room: int) -> dict[int, int]:
+    """How wide each of these columns is in so much room; empty if it is not enough."""
+    widths = {at: _least(sheet, at) for at in shown}
+    if sum(widths.values()) > room:
+        return {}
+    missing = {at: max(len(row[at].text) for row in sheet.rows) - width for at, width in widths.items()}
+    for _ in range(room - sum(widths.values())):
+        at = max(shown, key=missing.__getitem__)
+        if missing[at] > 0:
+            widths[at] += 1
+            missing[at] -= 1
+    return widths
 
 
 def _least(sheet: Sheet, at: int) -> int:
@@ -98,15 +112,15 @@ def _least(sheet: Sheet, at: int) -> int:
     return max(len(head), longest if longest <= _WORD else _PART)
 
 
-def _columns(sheet: Sheet, shown: list[int]) -> Table:
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold", show_edge=False)
-    for at in shown:
+def _columns(sheet: Sheet, widths: dict[int, int]) -> Table:
+    drawn = Table(box=box.SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), header_style="bold", show_edge=False)
+    for at, width in widths.items():
         column = sheet.columns[at]
         side: JustifyMethod = "right" if column in sheet.right else "left"
         rigid = column not in sheet.flexible
-        drawn.add_column(column, justify=side, overflow="fold", no_wrap=rigid, min_width=_least(sheet, at))
+        drawn.add_column(column, justify=side, overflow="fold", no_wrap=rigid, width=width)
     for row in sheet.rows:
-        drawn.add_row(*(Text(row[at].text, style=row[at].style) for at in shown))
+        drawn.add_row(*(Text(row[at].text, style=row[at].style) for at in widths))
     return drawn
 
 

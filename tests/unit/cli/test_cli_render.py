@@ -126,6 +126,19 @@ def test_narrow_terminal_cuts_nothing(width: int) -> None:
     assert {"tenant", "acme", "model", "sql"} <= set(shown.split())
 
 
+@pytest.mark.parametrize("width", range(20, 100))
+def test_cell_that_is_broken_into_lines_loses_nothing(width: int) -> None:
+    """The parts of a path, one under the other, are the whole path at any width."""
+    path = "/srv/adapters/of/acme/contacts-in-all-languages"
+    cells = tuple(map(Cell, ("contacts", "12", "default-0 slot 1", path)))
+    sheet = Sheet(("ADAPTER", "RANK", "WHERE", "SOURCE"), (cells,), flexible=frozenset({"WHERE", "SOURCE"}))
+    lines = drawn(table(sheet), width).splitlines()
+    assert max(map(len, lines)) <= width
+    at = next(line.index("SOURCE") for line in lines if "SOURCE" in line)
+    after = "".join(line[at:].strip() for line in lines)
+    assert path in after.replace("SOURCE", "").replace("─", "").replace(" ", "")
+
+
 def test_headline_tells_whether_the_fleet_is_ready() -> None:
     """Name, state, URL, base and time since the start are in one line, gateways only when one is missing."""
     line = render.headline(status(replica(), ready=False), now=1042.0)
