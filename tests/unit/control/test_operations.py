@@ -38,7 +38,7 @@ def test_a_body_that_does_not_fit_names_the_field(kind: type, body: bytes, param
 @pytest.mark.parametrize("money", ["25.5", '"25,5"', '"1.1234567890123"', '"-1"', "true"])
 def test_wrong_money_is_told_how_to_write_it(money: str) -> None:
     """A number or another odd amount is answered with an example, not with a pattern."""
-    with pytest.raises(BadRequest, match='for instance "25.00"') as caught:
+    with pytest.raises(BadRequest, match=r'for instance "25\.00"') as caught:
         decoded(f'{{"limits": {{"money_per_month": {money}}}}}'.encode(), TenantChange)
     assert caught.value.param == "limits.money_per_month"
 
