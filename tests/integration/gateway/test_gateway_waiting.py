@@ -228,6 +228,27 @@ async def test_bodies_that_wait_are_bounded(narrow: Front, engine: FakeEngine) -
     assert [(await one).status for one in (first, small)] == [200] * 2
 
 
+async def test_a_long_chain_of_those_that_give_way(narrow: Front, engine: FakeEngine) -> None:
+    """On each of many connections a second request follows a first one that has to give way, and makes another."""
+    many = 200
+    waiting(narrow, requests=many)
+    first, record = await occupied(narrow, engine)
+    crowd = []
+    for number in range(1, many + 1):
+        http = await narrow.connect()
+        http.post(CHAT, chat(max_tokens=1), x_tuneplex_priority="low")
+        http.post(CHAT, chat(max_tokens=1), x_tuneplex_priority="high")
+        crowd.append(http)
+        await until_waiting(narrow, number)
+    last = asyncio.create_task(narrow.post(CHAT, chat(max_tokens=1), x_tuneplex_priority="high"))
+    assert [(await http.response()).status for http in crowd] == [503] * many
+    record.release(10)
+    statuses = Counter([(await http.response()).status for http in crowd] + [(await last).status])
+    assert statuses == {200: many, 503: 1}
+    assert (await first).complete
+    assert nothing_left(narrow)
+
+
 # --- time
 
 
