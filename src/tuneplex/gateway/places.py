@@ -69,6 +69,10 @@ class Places:
         free = [replica for replica in replicas if self._is_free(replica) and self.slots.fits(replica, version)]
         return least_outstanding(free, self._outstanding).replica
 
+    def has_any(self, replicas: Sequence[Replica], model: Model) -> bool:
+        """Whether any of these has a free place, and a slot, for this model, whoever's turn it is."""
+        return any(self._is_free(one) and self.slots.has_slot(one, model.version) for one in replicas)
+
     def is_quiet(self, replica: Replica) -> bool:
         """Whether it has so many free places that nobody is about to wait for one."""
         most = self._most.get(replica.name)
