@@ -146,6 +146,11 @@ class Gateway:
         self._room.reweigh(turns.weights.get(self.index, {}))
         self._room.served()
 
+    def control_lost(self) -> None:
+        """Nobody tells any more what other gateways have under way; all else stays as it was told last."""
+        self._places.forget_others()
+        self._room.served()
+
     @property
     def limited(self) -> bool:
         """Whether anybody or anything has limits."""

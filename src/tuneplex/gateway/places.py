@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 
+import msgspec
+
 from tuneplex.gateway.relay import Ledger, Relay
 from tuneplex.policy import Slots, least_outstanding
 from tuneplex.types import FleetView, Model, Replica, Turns
@@ -46,6 +48,11 @@ class Places:
         self._turns = turns
         self.slots.hear(turns.elsewhere.get(self._index, {}), turns.closing, self._clock())
         self._count()
+
+    def forget_others(self) -> None:
+        """Look at our own slots only: what others had, or had closed, might keep an adapter waiting for ever."""
+        self._turns = msgspec.structs.replace(self._turns, elsewhere={}, closing={})
+        self.slots.hear({}, {}, self._clock())
 
     def _count(self) -> None:
         shares = self._turns.places.get(self._index, {})

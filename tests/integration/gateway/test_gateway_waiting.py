@@ -638,6 +638,20 @@ async def test_a_gateway_among_others_reports_and_obeys(narrow: Front, engine: F
     assert nothing_left(narrow)
 
 
+async def test_an_adapter_that_another_gateway_closed_is_open_when_control_is_lost(
+    narrow: Front, engine: FakeEngine
+) -> None:
+    """Nobody would say any more that it is open again."""
+    change(narrow, concurrent=4, slots=1)
+    narrow.gateway.update_turns(Turns(1, closing={"r0": (VERSIONS["contacts"],)}))
+    asking = asyncio.create_task(narrow.chat("contacts"))
+    await until_waiting(narrow, 1)
+    narrow.gateway.control_lost()
+    assert (await asking).status == 200
+    assert len(engine.requests) == 1
+    assert nothing_left(narrow)
+
+
 async def test_the_room_is_on_the_metrics_page(narrow: Front, engine: FakeEngine) -> None:
     """How many wait, and how long those did that have their turn."""
     first, record = await occupied(narrow, engine)

@@ -315,6 +315,20 @@ def test_a_slot_that_nobody_waits_for_any_more_opens_again() -> None:
     assert len(stage.under_way) == 2
 
 
+def test_what_others_had_keeps_no_adapter_waiting_when_nobody_tells_any_more() -> None:
+    """While control is away nobody says when another gateway's requests are over, or what is open again."""
+    stage = Stage(replica(slots=1, concurrent=8), gateways=2)
+    elsewhere = {0: {"r0": {"contacts": 1}}}
+    stage.places.update_turns(Turns(1, places={0: {"r0": 3}}, elsewhere=elsewhere, closing={"r0": ("legal",)}))
+    asked = [stage.ask("legal") for _ in range(4)]
+    stage.wait(10)
+    assert stage.sent == []
+    stage.places.forget_others()
+    stage.room.served()
+    stage.run()
+    assert went(stage) == asked[:3]
+
+
 # --- bounds
 
 
