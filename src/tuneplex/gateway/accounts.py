@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from tuneplex.identity import Limits, Subject
 from tuneplex.policy import BUDGETS, MINUTE_S, Cell, Periods, Window, periods_at, rest_s
 from tuneplex.types import Spent, Used
@@ -57,25 +59,22 @@ class Obstacle(NamedTuple):
     wait_s: float
 
 
-class Taken:
+class Taken(msgspec.Struct):
     """Where a request was counted, and what was reserved for it.
 
     Attributes:
         account: Where.
         request: Its cell.
         tokens: The cell of its tokens.
-        money: The cell of its money.
+        money: The cell of its money; None as long as it has cost nothing.
         reserved: Its money, picos.
     """
 
-    __slots__ = ("account", "money", "request", "reserved", "tokens")
-
-    def __init__(self, account: Account, request: Cell, tokens: Cell, money: Cell, reserved: int) -> None:
-        self.account = account
-        self.request = request
-        self.tokens = tokens
-        self.money = money
-        self.reserved = reserved
+    account: Account
+    request: Cell
+    tokens: Cell
+    money: Cell | None = None
+    reserved: int = 0
 
 
 class Account:
@@ -153,6 +152,12 @@ class Account:
         """Count a request. One that may be cut reserves no more than what is left."""
         self.concurrent += 1
         self._spent["tokens_per_day"].add(periods["tokens_per_day"], tokens)
+        taken = Taken(self, self.requests.add(now, 1), self.tokens.add(now, tokens))
+        if cost is not FREE:
+            self._take_money(taken, cost, now, periods)
+        return taken
+
+    def _take_money(self, taken: Taken, cost: Cost, now: float, periods: Mapping[str, int]) -> None:
         month, spent, share = periods["money_per_month"], self._spent["money_per_month"], self.held.money_per_month
         money = cost.most
         if share is not None and self.subject.limits.cut_streams:
@@ -161,7 +166,7 @@ class Account:
                 self._miss("money_per_month", cost.most - money, now)
         spent.add(month, money)
         self.reserved += money
-        return Taken(self, self.requests.add(now, 1), self.tokens.add(now, tokens), self.money.add(now, money), money)
+        taken.money, taken.reserved = self.money.add(now, money), money
 
     def ends(self, taken: Taken, money: int, month: int, *, now: int) -> bool:
         """Whether a stream that has cost so much, picos, must end; if not, this much is reserved for it.
@@ -183,7 +188,8 @@ class Account:
     def _reserve(self, taken: Taken, by: int, month: int) -> None:
         taken.reserved += by
         self.reserved += by
-        self.money.correct(taken.money, by)
+        if taken.money is not None:
+            self.money.correct(taken.money, by)
         self._spent["money_per_month"].add(month, by)
 
     def settle(self, taken: Taken, tokens: int, money: int | None, periods: Mapping[str, int]) -> None:

@@ -52,12 +52,12 @@ class Ticket:
 
     __slots__ = ("_admission", "_periods", "_taken", "_tokens", "cuts")
 
-    def __init__(self, admission: Admission, taken: list[Taken], tokens: int) -> None:
+    def __init__(self, admission: Admission, taken: list[Taken], tokens: int, *, cuts: bool = False) -> None:
         self._admission = admission
         self._taken = taken
         self._tokens = tokens
         self._periods = admission.periods
-        self.cuts = any(_cuts(one.account.subject.limits) for one in taken)
+        self.cuts = cuts
 
     def ended_by(self, money: int) -> str:
         """Which limit ends its stream now that it has cost so much, picos; empty if none does.
@@ -196,18 +196,38 @@ class Admission:
         for account in accounts:
             if account.refuses(tokens, cost, now, periods):
                 raise self._refusal(accounts, tokens, cost, now, wall)
-        return Ticket(self, [account.take(tokens, cost, now, periods) for account in accounts], tokens)
+        return self._let_in(accounts, tokens, cost, now)
 
-    def depends_on_size(self, subjects: Sequence[Subject], tokens: int, now: float, wall: float, cost: Cost) -> bool:
-        """Whether what a request needs decides if it is let in; it may need so much at most.
+    def admit_surely(
+        self, subjects: Sequence[Subject], needs: tuple[int, Cost], most: tuple[int, Cost], now: float, wall: float
+    ) -> Ticket | None:
+        """Let a request in of which is only known what it may need about, and at most.
 
-        Where far more than that is left, or it is refused anyway, nobody has to know exactly.
+        Args:
+            subjects: Whose limits it counts against.
+            needs: Tokens and money to reserve.
+            most: Tokens and money that must be left.
+            now: See `admit`.
+            wall: See `admit`.
+
+        Returns:
+            None if a limit stands against it, or might; nothing was counted.
         """
         periods = self._now(wall)
         accounts = [self._account(subject) for subject in subjects]
-        return not any(account.is_full(now) for account in accounts) and any(
-            account.lacks(tokens, cost, now, periods) for account in accounts
-        )
+        for account in accounts:
+            if account.refuses(*most, now, periods):
+                return None
+        return self._let_in(accounts, *needs, now)
+
+    def is_full(self, subjects: Iterable[Subject], now: float) -> bool:
+        """Whether a limit stands against any request, whatever it needs."""
+        return any(self._account(subject).is_full(now) for subject in subjects)
+
+    def _let_in(self, accounts: Sequence[Account], tokens: int, cost: Cost, now: float) -> Ticket:
+        taken = [account.take(tokens, cost, now, self.periods) for account in accounts]
+        cuts = cost is not FREE and any(_cuts(account.subject.limits) for account in accounts)
+        return Ticket(self, taken, tokens, cuts=cuts)
 
     def _now(self, wall: float) -> dict[str, int]:
         day = day_of(wall)
@@ -251,7 +271,7 @@ class Admission:
     # --- what is told of it
 
     def headers(self, subjects: Iterable[Subject], now: float, wall: float) -> bytes:
-        """Header lines that say how much this caller can still ask."""
+        """Header lines that say how much this caller can still ask, after it was let in or refused just now."""
         day = self._now(wall)["tokens_per_day"]
         requests: list[_Left] = []
         tokens: list[_Left] = []
@@ -259,11 +279,11 @@ class Admission:
             account, limits = self._account(subject), subject.limits
             held = account.held
             if limits.requests_per_minute is not None and held.requests_per_minute is not None:
-                left = held.requests_per_minute - account.requests.total(now)
+                left = held.requests_per_minute - account.requests.counted
                 requests.append((left, limits.requests_per_minute, account.requests))
             if limits.tokens_per_minute is not None and held.tokens_per_minute is not None:
                 tokens.append(
-                    (held.tokens_per_minute - account.tokens.total(now), limits.tokens_per_minute, account.tokens)
+                    (held.tokens_per_minute - account.tokens.counted, limits.tokens_per_minute, account.tokens)
                 )
             if limits.tokens_per_day is not None and held.tokens_per_day is not None:
                 used = account.spent("tokens_per_day", day)

@@ -68,9 +68,25 @@ class StreamAnswer:
 
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
         """Pass on the events that are complete."""
+        if (
+            not done
+            and data.startswith(self._usual)
+            and data.find(b"\n") == len(data) - 2
+            and data.endswith(_BORDER)
+            and not self._framer.held
+            and self._relay.chunks
+        ):  # the usual case: one more event of one line
+            self._relay.chunks += 1
+            shown = self._meter.one(data)
+            if shown:
+                self._exchange.write(self._rename(shown))
+            return
+        self._pass_on(data, done=done)
+
+    def _pass_on(self, data: bytes, *, done: bool) -> None:
         relay = self._relay
         if data.find(b"\n") == len(data) - 2 and data.endswith(_BORDER) and not self._framer.held:
-            if not data.startswith(self._usual):  # which is the usual case: one event of one line
+            if not data.startswith(self._usual):
                 data = self._unusual(data)
             shown = self._meter.one(data) if data else b""
         else:

@@ -21,7 +21,7 @@ from tuneplex import metrics
 from tuneplex.errors import ApiError, BadRequest, NotFound, Unavailable
 from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback, preflight_headers
 from tuneplex.gateway.admin import AdminSource, admin_call, ask_control, reply_lines
-from tuneplex.gateway.admission import Admission, Ticket
+from tuneplex.gateway.admission import FREE, Admission, Ticket
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.body import Body, read_body
 from tuneplex.gateway.counters import Counters, Outcome
@@ -297,26 +297,36 @@ class Gateway:
         """A request for a model."""
         asked = self._asked(exchange, target, route, read_body(exchange.body))
         found = self.find(asked)
-        if self._is_within_by_size(asked):
+        if self._fits_by_size(asked) and self._is_let_in_by_size(asked):
             self._enter(asked, found)
         else:
             self._count_first(asked, found)
 
-    def _is_within_by_size(self, asked: Asked) -> bool:
-        """Whether its prompt is so small against all that bounds it that its tokens need not be counted."""
+    def _fits_by_size(self, asked: Asked) -> bool:
         context = self._context
-        if context is not None and not fits_by_size(asked.exchange.received, asked.route, asked.fields, context):
-            return False
+        return context is None or fits_by_size(asked.exchange.received, asked.route, asked.fields, context)
+
+    def _is_let_in_by_size(self, asked: Asked) -> bool:
+        """Let it in by its size alone, if far more is left of all limits; False if its tokens have to be counted."""
         limited = self._limiting(asked)
         if not any(map(_counts_tokens, limited)):
             return True
         found = by_size(asked.route, asked.fields)
         if found is None:
             return False
-        asked.needed, most = found
-        tokens = most + asked.needed.completion
-        cost = cost_of(asked.model.price, msgspec.structs.replace(asked.needed, prompt=most), stream=asked.stream)
-        return not self._admission.depends_on_size(limited, tokens, self._clock(), self._wall(), cost)
+        needed, most = found
+        asked.needed = needed
+        now, wall = self._clock(), self._wall()
+        cost = dearest = cost_of(asked.model.price, needed, stream=asked.stream)
+        if cost is not FREE:
+            dearest = cost_of(asked.model.price, msgspec.structs.replace(needed, prompt=most), stream=asked.stream)
+        needs = needed.prompt + needed.completion, cost
+        ticket = self._admission.admit_surely(limited, needs, (most + needed.completion, dearest), now, wall)
+        if ticket is None:
+            return self._admission.is_full(limited, now)  # then it is refused, whatever it needs
+        asked.ticket = ticket
+        asked.exchange.extra += self._admission.headers(limited, now, wall)
+        return True
 
     def _asked(self, exchange: Exchange, target: Target, route: Route, body: Body) -> Asked:
         if route is Route.RESPONSES and body.previous_response_id is not None:
@@ -359,7 +369,7 @@ class Gateway:
 
     def _enter(self, asked: Asked, found: _Found) -> None:
         # Limits come last, so that what no engine could take is not counted.
-        ticket = asked.ticket = self._admit(asked)
+        ticket = asked.ticket = asked.ticket or self._admit(asked)
         try:
             self._room.enter(asked, *found)
         except BaseException:

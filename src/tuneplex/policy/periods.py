@@ -43,18 +43,24 @@ def rest_s(kind: str, wall: float) -> float:
 class Periods:
     """Amounts by period. Those that were current last are kept, lest a clock that jumps gives one away twice."""
 
-    __slots__ = ("_amounts",)
+    __slots__ = ("_amount", "_others", "_period")
 
     def __init__(self) -> None:
-        self._amounts: dict[int, int] = {}
+        self._period = 0  # the one that was counted in last
+        self._amount = 0
+        self._others: dict[int, int] = {}
 
     def of(self, period: int) -> int:
         """What was counted in a period."""
-        return self._amounts.get(period, 0)
+        return self._amount if period == self._period else self._others.get(period, 0)
 
     def add(self, period: int, amount: int) -> None:
         """Count more, or less; never less than nothing."""
-        amounts = self._amounts
-        amounts[period] = max(0, amounts.pop(period, 0) + amount)  # now the last one in order
-        if len(amounts) > _KEPT:
-            del amounts[next(iter(amounts))]
+        if period != self._period:
+            others = self._others
+            others[self._period] = self._amount  # the last one in order
+            self._period, self._amount = period, others.pop(period, 0)
+            if len(others) >= _KEPT:
+                del others[next(iter(others))]
+        total = self._amount + amount
+        self._amount = max(0, total)

@@ -35,40 +35,45 @@ class Window:
 
     Args:
         span_s: How long something counts.
+
+    Attributes:
+        counted: What counted at the last look.
     """
 
-    __slots__ = ("_cells", "_span_s", "_total")
+    __slots__ = ("_cells", "_span_s", "counted")
 
     def __init__(self, span_s: int = MINUTE_S) -> None:
         self._cells: deque[Cell] = deque()
         self._span_s = span_s
-        self._total = 0
+        self.counted = 0
 
     def total(self, now: float) -> int:
         """What counts at `now`."""
         cells = self._cells
         if cells and (cells[0].second <= now - self._span_s - 1 or cells[-1].second > now):
             self._follow(int(now))
-        return self._total
+        return self.counted
 
     def add(self, now: float, amount: int) -> Cell:
         """Count this; the cell is for `correct`."""
-        self.total(now)
-        second = int(now)
-        self._total += amount
-        if self._cells and self._cells[-1].second == second:
-            cell = self._cells[-1]
+        second, cells = int(now), self._cells
+        if (
+            cells and cells[-1].second == second
+        ):  # under load the usual case; who asks for the total looks after the rest
+            cell = cells[-1]
             cell.amount += amount
         else:
+            self.total(now)
             cell = Cell(second, amount)
-            self._cells.append(cell)
+            cells.append(cell)
+        self.counted += amount
         return cell
 
     def correct(self, cell: Cell, by: int) -> None:
         """Count so much more, or less, where something was counted before."""
         cell.amount += by
         if not cell.over:
-            self._total += by
+            self.counted += by
 
     def wait_s(self, now: float, room: int) -> float:
         """Seconds until no more than `room` counts, if nothing else comes; infinite for a negative one."""
@@ -95,4 +100,4 @@ class Window:
         while cells and cells[0].second < second - self._span_s:
             cell = cells.popleft()
             cell.over = True
-            self._total -= cell.amount
+            self.counted -= cell.amount

@@ -128,16 +128,32 @@ async def test_a_request_waits_for_an_engine_that_may_be_large_enough(tokenizer_
         assert not engines[0].requests
 
 
-async def test_a_limit_reserves_what_was_counted(tokenizer_file: Path) -> None:
-    """Tokens are counted by the base's tokenizer, not by bytes, and what is left is told accordingly."""
+@pytest.mark.parametrize("limit, reserved", [(451, 450), (452, 151), (10_000, 151)])
+async def test_a_limit_reserves_what_was_counted(tokenizer_file: Path, limit: int, reserved: int) -> None:
+    """Tokens are counted by the base's tokenizer, unless the prompt has fewer bytes than tokens are left."""
     async with fleet([None], tokenizer_file) as (front, _):
-        tenant = Tenant("acme", limits=Limits(tokens_per_minute=10_000))
+        tenant = Tenant("acme", limits=Limits(tokens_per_minute=limit))
         front.gateway.update_access(access_of(tenant, key_of("one")))
-        text = "zq" * 200  # a token for each letter
+        text = "zq" * 200  # a token for each letter, and 402 bytes with its quotes
         assert tokens_of(text) == 400
         body = {"model": "contacts", "prompt": text, "max_tokens": 50}
         reply = await front.post(COMPLETIONS, body, **bearer("one"))
-        assert reply.headers["x-ratelimit-remaining-tokens"] == f"{10_000 - 450}"
+        assert reply.status == 200
+        assert reply.headers["x-ratelimit-remaining-tokens"] == f"{limit - reserved}"
+
+
+async def test_who_is_refused_anyway_is_not_counted(tokenizer_file: Path) -> None:
+    """A caller that hammers at a limit in requests keeps no tokenizer busy."""
+    async with fleet([None], tokenizer_file) as (front, _):
+        tenant = Tenant("acme", limits=Limits(tokens_per_minute=100, requests_per_minute=1))
+        front.gateway.update_access(access_of(tenant, key_of("one")))
+        body = {"model": "contacts", "prompt": "x", "max_tokens": 5}
+        assert (await front.post(COMPLETIONS, body, **bearer("one"))).status == 200
+        counted = []
+        front.gateway.counter.count = lambda *_, **__: counted.append(1)  # type: ignore[method-assign, assignment]
+        body["prompt"] = "zq" * 200
+        assert (await front.post(COMPLETIONS, body, **bearer("one"))).status == 429
+        assert not counted
 
 
 async def test_who_needs_no_counting_pays_for_none(tokenizer_file: Path) -> None:
