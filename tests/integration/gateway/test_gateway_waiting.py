@@ -68,6 +68,7 @@ def nothing_left(front: Front) -> bool:
     gateway, report = front.gateway, front.gateway.report()
     assert (report.waiting, report.outstanding, report.busy, report.demand) == (0, {}, {}, {})
     assert (gateway._room.bytes, len(gateway._room._queue), gateway.ledger.relays) == (0, 0, set())
+    assert gateway._counting == set()
     assert all(used.concurrent == 0 for used in report.used.values())
     return True
 
@@ -595,6 +596,26 @@ async def test_a_client_that_leaves_while_its_tokens_are_counted(narrow: Front, 
         while not pending.cancelled:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.005)
     assert narrow.gateway.report().used == {}
+    assert nothing_left(narrow)
+
+
+async def test_a_deadline_that_passes_while_tokens_are_counted(narrow: Front, engine: FakeEngine, slow: Slow) -> None:
+    """504, however much else there is to count, and what is counted later comes to nothing."""
+    asking = asyncio.create_task(narrow.post(CHAT, chat(), x_tuneplex_deadline="100ms", **bearer("one")))
+    _, pending = await slow.one()
+    reply = await asking
+    assert (reply.status, reply.error["code"], reply.headers["retry-after"]) == (504, "deadline_exceeded", "5")
+    assert pending.cancelled
+    assert engine.requests == []
+    assert nothing_left(narrow)
+
+
+async def test_counting_has_an_end(narrow: Front, slow: Slow) -> None:
+    """What cannot be counted within the longest time that a request may wait is 503."""
+    waiting(narrow, longest_s=0.1)
+    reply = await narrow.post(CHAT, chat(), **bearer("one"))
+    assert (reply.status, reply.error["code"], reply.headers["retry-after"]) == (503, "waited_too_long", "5")
+    assert slow.counting[0][1].cancelled
     assert nothing_left(narrow)
 
 
