@@ -215,10 +215,17 @@ class Stage:
 
     # --- what replicas do
 
-    def finish(self, asked: Asked, used: tuple[int, int] = (100, 100), outcome: Outcome = Outcome.COMPLETE) -> None:
+    def finish(
+        self,
+        asked: Asked,
+        used: tuple[int, int] = (100, 100),
+        outcome: Outcome = Outcome.COMPLETE,
+        *,
+        exact: bool = True,
+    ) -> None:
         """Its reply is complete, and has taken so many tokens of prompt and completion."""
         relay = self._relays.pop(asked)
-        relay.used = Usage(*used)
+        relay.used = Usage(*used, exact=exact)
         self.ledger.closed(cast("Relay", relay), outcome)
         self.run()
 

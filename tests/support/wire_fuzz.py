@@ -60,6 +60,7 @@ class Wires:
         self.closed = False
         self.aborted = False
         self.ended = False
+        self.coming: list[Callable[[], None]] = []
 
     def write(self, data: bytes) -> None:
         """Keep it, unless the connection is over."""
@@ -177,7 +178,9 @@ class Cutting(Echo):
 def open_wires(handler: Handler) -> tuple[ClientConnection, Wires, ServerState]:
     """A new connection of a client, without a socket, and where it is counted."""
     wires, state = Wires(), ServerState()
-    connection = ClientConnection(handler, LIMITS, config=cast("Config", None), server_state=state)
+    connection = ClientConnection(
+        handler, LIMITS, config=cast("Config", None), server_state=state, soon=wires.coming.append
+    )
     connection.connection_made(cast("Any", wires))
     return connection, wires, state
 
@@ -190,13 +193,13 @@ def talk(pieces: Sequence[bytes], *, later: bool = False) -> Talk:
         if wires.closed:
             break
         connection.data_received(piece)
-    echo.release()
+    _settle(echo, wires)
     closed = wires.closed or wires.ended
     replies = parse_replies(bytes(wires.written), echo.methods, closed=closed)
     for _ in range(3):  # a deadline for what is not complete, one for the reply to that, one for the end
         if not wires.closed:
             connection.tick(FAR)
-            echo.release()
+            _settle(echo, wires)
     assert wires.closed, "the connection is kept for ever"
     assert not echo.waiting
     connection.connection_lost(None)
@@ -206,6 +209,14 @@ def talk(pieces: Sequence[bytes], *, later: bool = False) -> Talk:
     assert not connection._backlog
     parse_replies(bytes(wires.written), echo.methods, closed=True)
     return Talk(replies, closed, connection, echo, wires)
+
+
+def _settle(echo: Echo, wires: Wires) -> None:
+    """Let everything happen that was put off."""
+    while echo.waiting or wires.coming:
+        echo.release()
+        while wires.coming:
+            wires.coming.pop(0)()
 
 
 def parse_replies(data: bytes, methods: Sequence[str], *, closed: bool) -> list[Reply]:

@@ -85,6 +85,7 @@ async def _run(options: argparse.Namespace, state: StateDir) -> None:
             on_access=take_access,
             on_leases=take_leases,
             on_turns=gateway.update_turns,
+            on_lost=gateway.control_lost,
             report=gateway.report,
         )
         async with asyncio.TaskGroup() as group:

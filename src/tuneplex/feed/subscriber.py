@@ -31,6 +31,7 @@ class Subscriber:
         on_access: Called with everything there is to know of keys, whenever it changed.
         on_leases: Called with the shares of limits, whenever they changed.
         on_turns: Called with how the gateways share the replicas, whenever that changed.
+        on_lost: Called whenever control was there and is away now.
         report: Asked for what to send, every `interval_s`.
         interval_s: Seconds between reports.
     """
@@ -43,6 +44,7 @@ class Subscriber:
         on_access: Callable[[Access], None],
         on_leases: Callable[[Leases], None] = lambda _leases: None,
         on_turns: Callable[[Turns], None] = lambda _turns: None,
+        on_lost: Callable[[], None] = lambda: None,
         report: Callable[[], GatewayReport],
         interval_s: float = 1.0,
     ) -> None:
@@ -51,6 +53,7 @@ class Subscriber:
         self._on_access = on_access
         self._on_leases = on_leases
         self._on_turns = on_turns
+        self._on_lost = on_lost
         self._report = report
         self._interval_s = interval_s
 
@@ -65,6 +68,7 @@ class Subscriber:
                 delay = min(2 * delay, _LONGEST_DELAY_S)
                 continue
             understood = await self._converse(reader, writer)
+            self._on_lost()
             # Who does not speak as we do, as a control of another version, will not be understood any better at once.
             delay = _FIRST_DELAY_S if understood else _LONGEST_DELAY_S
             await asyncio.sleep(delay)

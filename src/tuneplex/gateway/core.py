@@ -18,7 +18,7 @@ from itertools import count
 import msgspec
 
 from tuneplex import metrics
-from tuneplex.errors import ApiError, BadRequest, NotFound, Unavailable
+from tuneplex.errors import ApiError, BadRequest, DeadlineExceeded, NotFound, Unavailable
 from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback, preflight_headers
 from tuneplex.gateway.admin import AdminSource, admin_call, ask_control, reply_lines
 from tuneplex.gateway.admission import FREE, Admission, Ticket
@@ -34,7 +34,7 @@ from tuneplex.gateway.openapi import page as description
 from tuneplex.gateway.pages import known_model, model_card, model_list, readiness
 from tuneplex.gateway.places import Places
 from tuneplex.gateway.principals import Principals, principals, subjects
-from tuneplex.gateway.relay import Ledger, Order, Relay, tell
+from tuneplex.gateway.relay import PASSED, Ledger, Order, Relay, tell
 from tuneplex.gateway.routes import Page, Target, find_target
 from tuneplex.gateway.tokens import Pending, TokenCounter
 from tuneplex.gateway.upstreams import Upstreams
@@ -54,6 +54,7 @@ _NOBODY = Principal("", "", scopes=(), grant=Grant(((),), base=False), isolated=
 
 _BREAKS = frozenset({Outcome.UNREACHABLE, Outcome.BROKEN})
 _CLIENT_CLOSED = 499  # as in `relay`
+_RETRY_S = 5  # where nobody knows how long counting takes
 
 MetricsSource = Callable[[], Awaitable[bytes]]
 _Found = tuple[tuple[Replica, ...], tuple[Replica, ...]]
@@ -105,6 +106,7 @@ class Gateway:
         self._limited: dict[str, tuple[Subject, ...]] = {}  # the models with limits
         self._ids = map(f"req-{secrets.token_hex(6)}-%06x".encode().__mod__, count())
         self._tasks: set[asyncio.Task[None]] = set()
+        self._counting: set[_Counted] = set()
         self._principals: Principals | None = None
         self._lists: dict[Grant, bytes] = {}  # pages of models; made when they are first asked for
         self._context: int | None = None  # the smallest there is
@@ -146,6 +148,11 @@ class Gateway:
         self._room.reweigh(turns.weights.get(self.index, {}))
         self._room.served()
 
+    def control_lost(self) -> None:
+        """Nobody tells any more what other gateways have under way; all else stays as it was told last."""
+        self._places.forget_others()
+        self._room.served()
+
     @property
     def limited(self) -> bool:
         """Whether anybody or anything has limits."""
@@ -180,6 +187,8 @@ class Gateway:
         """Look after timeouts, and those that wait; `now` is of `time.monotonic`."""
         for relay in tuple(self.ledger.relays):
             relay.tick(now)
+        for counting in [one for one in self._counting if one.until <= now]:
+            self.answer(counting.asked, counting.expire())
         self._room.tick(now)
 
     def drain(self) -> None:
@@ -351,12 +360,13 @@ class Gateway:
         most = None if None in contexts else max(one for one in contexts if one is not None)
 
         def counted(needed: Estimate) -> None:
-            asked.exchange.listener = None
+            counting.over()
             asked.needed = needed
             self._guarded(asked.exchange, lambda: self._enter_counted(asked))
 
         pending = self.counter.count(asked.route, asked.fields, counted, most=most)
-        asked.exchange.listener = _Counted(asked, pending)
+        until = min(asked.deadline, time.monotonic() + self.view.settings.waiting.longest_s)
+        counting = _Counted(asked, pending, until, self._counting)
 
     def _enter_counted(self, asked: Asked) -> None:
         self.reconsider(asked)  # while it was counted, anything can have changed
@@ -539,16 +549,41 @@ class Gateway:
 
 
 class _Counted:
-    """Listens to the client of a request whose tokens are being counted."""
+    """Listens to the client of a request whose tokens are being counted.
 
-    def __init__(self, asked: Asked, pending: Pending) -> None:
-        self._asked = asked
+    Attributes:
+        asked: The request.
+        until: How long it may take, on the clock of `time.monotonic`.
+    """
+
+    def __init__(self, asked: Asked, pending: Pending, until: float, among: set[_Counted]) -> None:
+        self.asked = asked
+        self.until = until
         self._pending = pending
+        self._among = among
+        among.add(self)
+        asked.exchange.listener = self
+
+    def over(self) -> None:
+        """It is counted, or need not be any more."""
+        self._among.discard(self)
+        self.asked.exchange.listener = None
+
+    def expire(self) -> ApiError:
+        """It has taken too long: nothing more needs to be counted. Returns what to tell."""
+        self.over()
+        self._pending.cancel()
+        if self.until == self.asked.deadline:
+            words = "The request's deadline passed while its tokens were being counted."
+            return DeadlineExceeded(words, code=PASSED, retry_after_s=_RETRY_S)
+        words = "Too many large requests are being counted. Try again later."
+        return Unavailable(words, code="waited_too_long", retry_after_s=_RETRY_S)
 
     def client_gone(self) -> None:
         """Nothing more needs to be counted."""
+        self.over()
         self._pending.cancel()
-        self._asked.tally.answered(_CLIENT_CLOSED)
+        self.asked.tally.answered(_CLIENT_CLOSED)
 
     def client_paused(self) -> None:
         """Nothing is written."""

@@ -72,9 +72,16 @@ class Speed:
     @property
     def per_second(self) -> float | None:
         """None while nobody can tell."""
-        if self._finished < _LEAST_FINISHED or self._seconds < _LEAST_S or not self._work:
-            return None
-        return self._work / self._seconds
+        return self._work / self._seconds if self._is_known else None
+
+    @property
+    def between_s(self) -> float | None:
+        """Seconds from one request that is over to the next; None while nobody can tell."""
+        return self._seconds / self._finished if self._is_known else None
+
+    @property
+    def _is_known(self) -> bool:
+        return self._finished >= _LEAST_FINISHED and self._seconds >= _LEAST_S and self._work > 0
 
 
 def longest_answer(fields: Mapping[str, msgspec.Raw]) -> float:

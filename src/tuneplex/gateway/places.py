@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 
+import msgspec
+
 from tuneplex.gateway.relay import Ledger, Relay
 from tuneplex.policy import Slots, least_outstanding
 from tuneplex.types import FleetView, Model, Replica, Turns
@@ -47,6 +49,11 @@ class Places:
         self.slots.hear(turns.elsewhere.get(self._index, {}), turns.closing, self._clock())
         self._count()
 
+    def forget_others(self) -> None:
+        """Look at our own slots only: what others had, or had closed, might keep an adapter waiting for ever."""
+        self._turns = msgspec.structs.replace(self._turns, elsewhere={}, closing={})
+        self.slots.hear({}, {}, self._clock())
+
     def _count(self) -> None:
         shares = self._turns.places.get(self._index, {})
         self._most = {
@@ -68,6 +75,10 @@ class Places:
             return best
         free = [replica for replica in replicas if self._is_free(replica) and self.slots.fits(replica, version)]
         return least_outstanding(free, self._outstanding).replica
+
+    def has_any(self, replicas: Sequence[Replica], model: Model) -> bool:
+        """Whether any of these has a free place, and a slot, for this model, whoever's turn it is."""
+        return any(self._is_free(one) and self.slots.has_slot(one, model.version) for one in replicas)
 
     def is_quiet(self, replica: Replica) -> bool:
         """Whether it has so many free places that nobody is about to wait for one."""

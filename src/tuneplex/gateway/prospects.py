@@ -43,9 +43,9 @@ class Prospects:
         if not group.replicas:
             ready = [replica.ready_at for replica in group.coming if replica.ready_at is not None]
             return max(0.0, min(ready) - self._wall()) if ready else None
-        speed = self.speed.per_second
-        # A place gets free as often as work like its own gets done.
-        return None if speed is None else (ahead + asked.charge.work) / speed
+        speed, between_s = self.speed.per_second, self.speed.between_s
+        # Its own work is not to be waited for: when all before it have gone, the next place is its.
+        return None if speed is None or between_s is None else ahead / speed + between_s
 
     def retry_s(self, asked: Asked) -> int:
         """When trying again may make sense, seconds."""
@@ -54,6 +54,8 @@ class Prospects:
 
     def hopeless(self, asked: Asked, now: float) -> ApiError | None:
         """Why it need not wait, if its turn comes too late: better told now than after it has waited for nothing."""
+        if any(replica.ready_at is None for replica in asked.group.coming):
+            return None  # that one may be the first
         wait_s = self.wait_s(asked, self._queue.work_ahead(asked.place))
         left_s = asked.until - now
         if wait_s is None or wait_s <= left_s:

@@ -10,6 +10,7 @@ import asyncio
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import httptools
@@ -68,6 +69,10 @@ class Handler(Protocol):
         """Answer with an error."""
 
 
+def _soon(work: Callable[[], None]) -> object:
+    return asyncio.get_running_loop().call_soon(work)
+
+
 _SMALL_BODY = 64 * 1024
 _FRAMING = 8
 _UPGRADING = frozenset({b"upgrade", b"connection"})
@@ -75,7 +80,13 @@ _AUTHORITY = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client connection; the constructor's other arguments are uvicorn's contract."""
+    """One client connection; the constructor's other arguments are uvicorn's contract.
+
+    Args:
+        handler: Answers.
+        limits: Towards the client.
+        soon: Calls something a little later, on the event loop.
+    """
 
     def __init__(
         self,
@@ -86,7 +97,9 @@ class ClientConnection(asyncio.Protocol):
         server_state: ServerState,
         app_state: dict[str, Any] | None = None,  # noqa: ARG002 - the same
         _loop: asyncio.AbstractEventLoop | None = None,
+        soon: Callable[[Callable[[], None]], object] = _soon,
     ) -> None:
+        self._soon = soon
         self.transport = cast("asyncio.Transport", None)
         self.paused = False
         self.peer = ""
@@ -309,7 +322,12 @@ class ClientConnection(asyncio.Protocol):
         if self._backlog and not (self._queue and self._queue[0].complete):
             data, self._backlog = self._backlog, b""
             self._feed(data)
-        self._advance()
+        if self._queue and not self._advancing:
+            # Not from within: this reply may be due to another connection's request, which must not wait for what
+            # comes next here, nor for whoever gives way to that, and so on through all connections.
+            self._soon(self._advance)
+        else:
+            self._advance()
 
     def _end(self, *, unread: bool) -> None:
         """Close. A client that still sends would miss the reply by the reset that follows, so let it finish."""

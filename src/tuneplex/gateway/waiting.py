@@ -29,6 +29,7 @@ _REVIEWED_AT_ONCE = 200
 _EXPIRED_AT_ONCE = 100
 _BYTES_PER_TOKEN = 4
 _STATUS_LEFT = 499
+_ENDED_BY_CLIENT = frozenset({Outcome.CLIENT_GONE, Outcome.DEADLINE})
 
 
 class Desk(Protocol):
@@ -176,9 +177,12 @@ class Room:
         self._waiters[asked] = None
         self._versions[asked.group.model.version] += 1
         self.bytes += asked.exchange.received
+        place_free = self._places.has_any(replicas, asked.model)  # those that wait may all wait for something else
+        if place_free and self._is_overfull:
+            self._serve()
         self._make_room()
         if asked.place.waits:
-            error = self._prospects.hopeless(asked, now)
+            error = None if place_free else self._prospects.hopeless(asked, now)
             if error is not None:
                 self._refuse(asked, error)
             self._wake()
@@ -192,12 +196,16 @@ class Room:
 
     def _make_room(self) -> None:
         """Refuse as many as are too many. Whoever has most waiting for its weight has to give way, nobody else."""
-        limits = self._limits
-        while self._waiters and (len(self._waiters) > limits.requests or self.bytes > limits.bytes):
-            place = self._queue.newest_of_heaviest() if len(self._waiters) > limits.requests else None
+        while self._waiters and self._is_overfull:
+            many = len(self._waiters) > self._limits.requests
+            place = self._queue.newest_of_heaviest() if many else None
             victim = self._bulkiest() if place is None else place.item
             words = "Too many requests wait already. Try again later."
             self._refuse(victim, Unavailable(words, code="overloaded", retry_after_s=self._prospects.retry_s(victim)))
+
+    @property
+    def _is_overfull(self) -> bool:
+        return len(self._waiters) > self._limits.requests or self.bytes > self._limits.bytes
 
     def _bulkiest(self) -> Asked:
         """Of the tenant that has most bytes here for its weight, the newest of those with the lowest priority."""
@@ -344,6 +352,10 @@ class Room:
         if used is None:
             return
         work = float(used.prompt + used.completion)
+        if outcome in _ENDED_BY_CLIENT and not relay.order.stream and not used.exact:
+            # Nobody knows how much of a whole answer there was. It must not have been for nothing: whoever leaves
+            # each time just before the end would keep the engines for itself.
+            work = max(work, charge.work)
         if charge.counted and work != charge.work:
             self._correct(charge, work - charge.work)
         if outcome is Outcome.COMPLETE and used.exact:

@@ -213,11 +213,17 @@ class FairQueue(Generic[T]):
                 heappop(tenants)
 
     def newest_of_heaviest(self) -> Place[T] | None:
-        """Who should go when too much waits: of the tenant that has most waiting for its weight, the newest.
+        """Who should go when too many wait: of the tenant that has most of them for its weight, the newest.
 
-        Of the tenant's flows those with the smallest share are looked at. None if nothing waits.
+        Of tenants with equally many the one with most work. Work alone must not decide: with many small requests one
+        tenant could keep out all large ones. Of the tenant's flows those with the smallest share are looked at. None if
+        nothing waits.
         """
-        heaviest = max(self._tenants, key=lambda tenant: tenant.work / tenant.weight, default=None)
+        heaviest = max(
+            self._tenants,
+            key=lambda tenant: (tenant.waiting / tenant.weight, tenant.work / tenant.weight),
+            default=None,
+        )
         if heaviest is None:
             return None
         smallest = min(flow.weight for flow in heaviest.flows)

@@ -86,16 +86,21 @@ class Slots:
         }
 
     def fits(self, replica: Replica, version: str) -> bool:
-        """Whether a request may begin there, as far as slots are concerned."""
+        """Whether a request whose turn it is may begin there, as far as slots are concerned."""
+        if self.has_slot(replica, version):
+            return True
+        if not self._is_closed(replica.name, version):
+            self._lacking.setdefault(version, {})[replica.name] = None
+        return False
+
+    def has_slot(self, replica: Replica, version: str) -> bool:
+        """The same, whoever's turn it is: nothing is remembered."""
         if replica.slots is None or version == self._base:
             return True
         name = replica.name
         if self._is_closed(name, version):
             return False
-        if version in self._tenures.get(name, ()) or self._free(name, version, replica.slots) > 0:
-            return True
-        self._lacking.setdefault(version, {})[name] = None
-        return False
+        return version in self._tenures.get(name, ()) or self._free(name, version, replica.slots) > 0
 
     def began(self, replica: str, version: str, *, tenant: str, weight: float, work: float, now: float) -> None:
         """A request has begun there.

@@ -33,6 +33,7 @@ class Gateway:
         self.accesses: list[Access] = []
         self.leases: list[Leases] = []
         self.turns: list[Turns] = []
+        self.lost = 0
         self.arrived = asyncio.Event()
         self.outstanding: dict[str, int] = {}
 
@@ -40,6 +41,10 @@ class Gateway:
         """Keep a view."""
         self.views.append(view)
         self.arrived.set()
+
+    def lose(self) -> None:
+        """Count how often control went away."""
+        self.lost += 1
 
     def report(self) -> GatewayReport:
         """A report with the generation of the latest view."""
@@ -63,6 +68,7 @@ async def subscribed(path: Path) -> AsyncIterator[Gateway]:
         on_access=gateway.accesses.append,
         on_leases=gateway.leases.append,
         on_turns=gateway.turns.append,
+        on_lost=gateway.lose,
         report=gateway.report,
         interval_s=0.02,
     )
@@ -166,13 +172,15 @@ async def test_a_late_gateway_gets_the_latest_view(path: Path) -> None:
 
 
 async def test_a_gateway_finds_its_control_again(path: Path) -> None:
-    """While control is away the gateway keeps its view, and it subscribes to the next one."""
+    """While control is away the gateway keeps its view, knows that it is, and it subscribes to the next one."""
     async with subscribed(path) as gateway:
         for generation in (1, 2):
             publisher = Publisher()
             async with publisher.listening(path):
                 await publisher.publish(FleetView(generation))
                 await gateway.until(generation)
+                assert gateway.lost == generation - 1
+            await until(lambda: gateway.lost == len(gateway.views))
         assert [view.generation for view in gateway.views] == [1, 2]
 
 

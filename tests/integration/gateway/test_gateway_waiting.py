@@ -68,6 +68,7 @@ def nothing_left(front: Front) -> bool:
     gateway, report = front.gateway, front.gateway.report()
     assert (report.waiting, report.outstanding, report.busy, report.demand) == (0, {}, {}, {})
     assert (gateway._room.bytes, len(gateway._room._queue), gateway.ledger.relays) == (0, 0, set())
+    assert gateway._counting == set()
     assert all(used.concurrent == 0 for used in report.used.values())
     return True
 
@@ -226,6 +227,27 @@ async def test_bodies_that_wait_are_bounded(narrow: Front, engine: FakeEngine) -
     assert (large.status, large.error["code"]) == (503, "overloaded")
     record.release(10)
     assert [(await one).status for one in (first, small)] == [200] * 2
+
+
+async def test_a_long_chain_of_those_that_give_way(narrow: Front, engine: FakeEngine) -> None:
+    """On each of many connections a second request follows a first one that has to give way, and makes another."""
+    many = 200
+    waiting(narrow, requests=many)
+    first, record = await occupied(narrow, engine)
+    crowd = []
+    for number in range(1, many + 1):
+        http = await narrow.connect()
+        http.post(CHAT, chat(max_tokens=1), x_tuneplex_priority="low")
+        http.post(CHAT, chat(max_tokens=1), x_tuneplex_priority="high")
+        crowd.append(http)
+        await until_waiting(narrow, number)
+    last = asyncio.create_task(narrow.post(CHAT, chat(max_tokens=1), x_tuneplex_priority="high"))
+    assert [(await http.response()).status for http in crowd] == [503] * many
+    record.release(10)
+    statuses = Counter([(await http.response()).status for http in crowd] + [(await last).status])
+    assert statuses == {200: many, 503: 1}
+    assert (await first).complete
+    assert nothing_left(narrow)
 
 
 # --- time
@@ -577,6 +599,26 @@ async def test_a_client_that_leaves_while_its_tokens_are_counted(narrow: Front, 
     assert nothing_left(narrow)
 
 
+async def test_a_deadline_that_passes_while_tokens_are_counted(narrow: Front, engine: FakeEngine, slow: Slow) -> None:
+    """504, however much else there is to count, and what is counted later comes to nothing."""
+    asking = asyncio.create_task(narrow.post(CHAT, chat(), x_tuneplex_deadline="100ms", **bearer("one")))
+    _, pending = await slow.one()
+    reply = await asking
+    assert (reply.status, reply.error["code"], reply.headers["retry-after"]) == (504, "deadline_exceeded", "5")
+    assert pending.cancelled
+    assert engine.requests == []
+    assert nothing_left(narrow)
+
+
+async def test_counting_has_an_end(narrow: Front, slow: Slow) -> None:
+    """What cannot be counted within the longest time that a request may wait is 503."""
+    waiting(narrow, longest_s=0.1)
+    reply = await narrow.post(CHAT, chat(), **bearer("one"))
+    assert (reply.status, reply.error["code"], reply.headers["retry-after"]) == (503, "waited_too_long", "5")
+    assert slow.counting[0][1].cancelled
+    assert nothing_left(narrow)
+
+
 async def test_a_cold_adapter_gets_its_turn_beside_a_hot_one() -> None:
     """With one slot and a hot adapter that never pauses, the other one is answered, and then the hot one goes on."""
     default = Script(before_headers_s=0.05)
@@ -614,6 +656,20 @@ async def test_a_gateway_among_others_reports_and_obeys(narrow: Front, engine: F
     assert (await asking).status == 200
     record.release(10)
     await first
+    assert nothing_left(narrow)
+
+
+async def test_an_adapter_that_another_gateway_closed_is_open_when_control_is_lost(
+    narrow: Front, engine: FakeEngine
+) -> None:
+    """Nobody would say any more that it is open again."""
+    change(narrow, concurrent=4, slots=1)
+    narrow.gateway.update_turns(Turns(1, closing={"r0": (VERSIONS["contacts"],)}))
+    asking = asyncio.create_task(narrow.chat("contacts"))
+    await until_waiting(narrow, 1)
+    narrow.gateway.control_lost()
+    assert (await asking).status == 200
+    assert len(engine.requests) == 1
     assert nothing_left(narrow)
 
 

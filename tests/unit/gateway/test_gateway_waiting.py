@@ -159,6 +159,24 @@ def test_what_was_really_used_counts() -> None:
     assert got["greedy"] / sum(got.values()) == pytest.approx(0.5, abs=0.05)
 
 
+def test_who_leaves_just_before_the_end_has_had_its_turn() -> None:
+    """How much there was of a whole answer nobody knows, so that what was expected is charged, and not nothing."""
+    stage = Stage(replica(concurrent=2))
+    for _ in range(10):
+        stage.ask(tenant="stays")
+        stage.ask(tenant="leaves")
+    turns: Counter[str] = Counter()
+    for _ in range(100):
+        asked = stage.under_way[0]
+        turns[asked.principal.tenant] += 1
+        if asked.principal.tenant == "stays":
+            stage.finish(asked)
+        else:
+            stage.finish(asked, (100, 0), Outcome.CLIENT_GONE, exact=False)
+        stage.ask(tenant=asked.principal.tenant)
+    assert 45 <= turns["leaves"] <= 55
+
+
 def test_replies_are_expected_to_be_as_long_as_they_were() -> None:
     """What a turn costs beforehand follows the model's own replies, and never more than the request allows."""
     stage = Stage(replica())
@@ -297,6 +315,20 @@ def test_a_slot_that_nobody_waits_for_any_more_opens_again() -> None:
     assert len(stage.under_way) == 2
 
 
+def test_what_others_had_keeps_no_adapter_waiting_when_nobody_tells_any_more() -> None:
+    """While control is away nobody says when another gateway's requests are over, or what is open again."""
+    stage = Stage(replica(slots=1, concurrent=8), gateways=2)
+    elsewhere = {0: {"r0": {"contacts": 1}}}
+    stage.places.update_turns(Turns(1, places={0: {"r0": 3}}, elsewhere=elsewhere, closing={"r0": ("legal",)}))
+    asked = [stage.ask("legal") for _ in range(4)]
+    stage.wait(10)
+    assert stage.sent == []
+    stage.places.forget_others()
+    stage.room.served()
+    stage.run()
+    assert went(stage) == asked[:3]
+
+
 # --- bounds
 
 
@@ -314,6 +346,27 @@ def test_a_full_room_refuses_the_newest_of_whoever_has_most() -> None:
     assert list(stage.errors) == [crowd[-1], again]
     assert late not in stage.errors
     assert len(stage.room) == 4
+
+
+def test_many_small_requests_keep_no_large_one_out() -> None:
+    """Who has most requests gives way, however small they are."""
+    stage = Stage(replica(), requests=20)
+    stage.ask()
+    crowd = [stage.ask(tenant="crowd", size=40, longest=10) for _ in range(20)]
+    large = stage.ask(tenant="large", size=40_000, longest=1000)
+    assert list(stage.errors) == [crowd[-1]]
+    assert large in stage.room._waiters
+
+
+def test_a_room_full_of_others_refuses_nothing_that_can_go() -> None:
+    """Whoever has a free place goes to it, though all that waits for another replica is the same tenant's."""
+    stage = Stage(replica("full", serves=("legal",)), replica("free", serves=("contacts",), concurrent=2), requests=3)
+    for _ in range(4):
+        stage.ask("legal")
+    asked = [stage.ask("contacts") for _ in range(3)]
+    stage.run()
+    assert stage.sent[1:] == [(asked[0], "free"), (asked[1], "free")]
+    assert list(stage.errors) == [asked[2]]
 
 
 def test_low_priority_gives_way_first() -> None:
@@ -421,6 +474,24 @@ def test_what_would_wait_in_vain_is_refused_at_once() -> None:
     assert stage.errors[too_long].code == "overloaded"
 
 
+def test_nobody_is_refused_for_the_time_that_others_wait_for_other_replicas() -> None:
+    """Where a place is free, the turn comes at once, whatever estimates say of those that wait."""
+    stage = known_speed()
+    stage.show(replica(serves=("base",)), replica("free", serves=("contacts",)))
+    hopeful = stage.ask("contacts", within=0.2, size=4000)
+    stage.run()
+    assert stage.sent[-1] == (hopeful, "free")
+
+
+def test_a_large_request_does_not_wait_for_itself() -> None:
+    """Its turn comes when those before it have gone, however long its own work is going to take."""
+    stage = known_speed(longest_s=60)
+    large = stage.ask(tenant="large", size=400_000)
+    assert large not in stage.errors
+    stage.finish(stage.under_way[0])
+    assert large in stage.under_way
+
+
 def test_what_is_not_known_refuses_nobody() -> None:
     """Before anything was finished a deadline is only a deadline."""
     stage = Stage(replica())
@@ -438,6 +509,18 @@ def test_a_start_that_takes_too_long_is_told_at_once() -> None:
     assert "about 300 s, and it may wait 120 s" in error.message
     stage.show(replica(state=ReplicaState.STARTING, awaited=frozenset({"base"}), ready_at=1060.0))
     assert stage.ask() not in stage.errors
+
+
+def test_a_start_of_which_nobody_knows_how_long_it_takes_is_waited_for() -> None:
+    """It may be over before another one that takes too long."""
+    slow = replica("slow", state=ReplicaState.STARTING, awaited=frozenset({"base"}), ready_at=1300.0)
+    unknown = replica("unknown", state=ReplicaState.STARTING, awaited=frozenset({"base"}))
+    stage = Stage(slow, unknown)
+    asked = stage.ask()
+    assert not stage.errors
+    stage.wait(1)
+    stage.show(slow, replica("unknown"))
+    assert stage.sent == [(asked, "unknown")]
 
 
 # --- what clients are told

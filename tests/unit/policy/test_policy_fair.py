@@ -196,15 +196,18 @@ def test_another_weight_leaves_the_work_that_one_is_ahead() -> None:
 
 
 def test_the_newest_of_the_lowest_priority_of_the_heaviest_tenant_is_named() -> None:
-    """Heaviest is who has most work waiting for its weight, however many requests that are."""
+    """Heaviest is who has most requests waiting for its weight; of those with equally many, who has most work."""
     queue: FairQueue[str] = FairQueue()
-    for number in range(30):
-        add(queue, f"many{number}", Wish("many"))
+    for number in range(9):
+        add(queue, f"small{number}", Wish("small"))
+    for number in range(8):
+        add(queue, f"fewer{number}", Wish("fewer", work=1000))
     for number in range(3):
         add(queue, f"low{number}", Wish("large", flow="low", share=1, work=20))
         add(queue, f"other{number}", Wish("large", flow="other", share=1, work=20))
         add(queue, f"high{number}", Wish("large", flow="high", share=16, work=20))
-    add(queue, "important", Wish("important", weight=100, work=1000))
+    for number in range(30):
+        add(queue, f"important{number}", Wish("important", weight=100, work=1000))
     found = queue.newest_of_heaviest()
     assert found is not None
     assert found.item == "other2"
