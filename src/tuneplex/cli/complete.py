@@ -1,8 +1,12 @@
-"""Completion of names in the shell. It must be quick and must never fail, so it only looks at files."""
+"""Completion of names in the shell. It must be quick and must never fail, so it only looks at files.
+
+Names are those of any fleet, unless the environment says which one is meant.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,35 +21,35 @@ __all__ = ["adapters", "fleets", "keys", "logs", "models", "tenants"]
 
 def fleets(incomplete: str) -> list[str]:
     """Names of the fleets that have a state directory."""
-    return sorted(path.name for path in _states() if path.name.startswith(incomplete))
+    return sorted(path.name for path in _usual_states() if path.name.startswith(incomplete))
 
 
 def logs(incomplete: str) -> list[str]:
-    """Names of processes that have a log, in any fleet."""
+    """Names of processes that have a log."""
     found = {path.stem for state in _states() for path in (state / "logs").glob("*.log")}
     return sorted(name for name in found if name.startswith(incomplete))
 
 
 def models(incomplete: str) -> list[str]:
-    """Names that clients may put in `model`: bases, adapters and aliases of any fleet."""
+    """Names that clients may put in `model`: bases, adapters and aliases."""
     found = {name for state in _states() for name in _models(state)}
     return sorted(name for name in found if name.startswith(incomplete))
 
 
 def adapters(incomplete: str) -> list[str]:
-    """Names of the adapters of any fleet."""
+    """Names of adapters."""
     found = {name for state in _states() for name in _adapters(state)}
     return sorted(name for name in found if name.startswith(incomplete))
 
 
 def tenants(incomplete: str) -> list[str]:
-    """Names of the tenants of any fleet, as it last knew them."""
+    """Names of tenants, as the fleet last knew them."""
     found = {tenant.name for access in _accesses() for tenant in access.tenants}
     return sorted(name for name in found if name.startswith(incomplete))
 
 
 def keys(incomplete: str) -> list[str]:
-    """Ids of the keys of any fleet that are active, as far as it last knew."""
+    """Ids of keys that are active, as far as the fleet last knew."""
     now = int(time.time())
     found = {key.id for access in _accesses() for key in access.keys if key.expires is None or key.expires > now}
     return sorted(name for name in found if name.startswith(incomplete))
@@ -64,6 +68,12 @@ def _accesses() -> Iterator[Access]:
 
 
 def _states() -> list[Path]:
+    """State directories of fleets: the one that the environment names, else all in the usual place."""
+    named = os.environ.get("TUNEPLEX_STATE_DIR")
+    return [Path(named)] if named else _usual_states()
+
+
+def _usual_states() -> list[Path]:
     from tuneplex.app.state import default_path  # noqa: PLC0415 - help must not pay for what only completion needs
 
     root = default_path("any").parent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from tuneplex.units import MOST_MONEY, PICOS, format_money, parse_money
 __all__ = ["given", "show"]
 
 _NONE = "none"
+_WHOLE = re.compile(r"[0-9]{1,20}")
 
 
 def show(state: StateDir, *, as_json: bool) -> int:
@@ -56,7 +58,7 @@ def _amount(name: str, text: str) -> int | str | None:
     if name == "money_per_month":
         return _money(text)
     try:
-        return msgspec.convert(text.strip(), Amount, strict=False)
+        return msgspec.convert(int(text) if _WHOLE.fullmatch(text.strip()) else text, Amount)
     except msgspec.ValidationError:
         option = f"--{name.replace('_', '-')}"
         raise UserError(f"{option}: {text!r} is not a limit", hint=f"a whole number above 0, or {_NONE}") from None

@@ -36,6 +36,7 @@ _API_ERRORS = (400, 404, 429, 500, 502, 503, 504)
 _RETRIED = frozenset({429, 503, 504})
 _LATE = frozenset({500, 502, 503, 504})  # what a request can become after it has waited
 _WAITED = "x-tuneplex-waited"
+_ALSO = {401: ("www-authenticate",), 405: ("allow",), 429: ("x-should-retry",), 504: ("x-should-retry",)}
 # By `Target.label`, which is the route's or the page's own value.
 _NAMES: dict[str, str] = {
     Route.CHAT: "createChatCompletion",
@@ -168,7 +169,7 @@ def _success(method: str, target: Target, shape_of: dict[Any, Any]) -> dict[str,
 def _failure(status: int, method: str, target: Target, shape_of: dict[Any, Any]) -> dict[str, Any]:
     headers = ["x-request-id"]
     headers += ["retry-after"] if status in _RETRIED else []
-    headers += {401: ["www-authenticate"], 405: ["allow"], 429: ["x-should-retry"]}.get(status, [])
+    headers += _ALSO.get(status, ())
     if target.route is not None:
         headers += [_WAITED] if status in _LATE else []
         headers += [name for name in REPLY_HEADERS if name.startswith("x-ratelimit-")]

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from openai import APIError, AsyncOpenAI
+from openai import APIError, APIStatusError, AsyncOpenAI
 
 from tests.support.front import VERSIONS, Front, Http, Response, chat, open_front, view_of
 from tests.support.identities import access_of, bearer, key_of
@@ -281,6 +281,21 @@ async def test_a_deadline_that_passes_at_an_engine(front: Front, engine: FakeEng
     await asyncio.wait_for(engine.requests[0].left.wait(), 5)
     assert front.outcomes() == {"deadline": 1}
     assert nothing_left(front)
+
+
+async def test_openais_client_does_not_miss_a_deadline_three_times(front: Front, engine: FakeEngine) -> None:
+    """By itself it repeats what failed with 504; a deadline that has passed is no reason for that."""
+    engine.script(Script(silent_before_headers=True))
+    url = f"http://127.0.0.1:{front.port}/v1"
+    async with AsyncOpenAI(base_url=url, api_key="none") as client:
+        with pytest.raises(APIStatusError, match="before the request's deadline") as caught:
+            await client.chat.completions.create(
+                model="base",
+                messages=[{"role": "user", "content": "Go."}],
+                extra_headers={"x-tuneplex-deadline": "0.2"},
+            )
+    assert caught.value.response.headers["x-should-retry"] == "false"
+    assert len(engine.requests) == 1
 
 
 async def test_a_reply_in_time_ends_as_ever(front: Front) -> None:

@@ -20,6 +20,7 @@ ACCESS = Access(
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The state directory of a fleet that has run."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("TUNEPLEX_STATE_DIR", raising=False)
     path = tmp_path / "tuneplex" / "shop"
     path.mkdir(parents=True)
     (path / "fleet.json").write_text("{}")
@@ -48,3 +49,16 @@ def test_unreadable_snapshot_is_passed_over(state: Path) -> None:
     """A directory in the snapshot's place cannot be read, and completion goes on with other fleets."""
     (state / "access.snapshot").mkdir()
     assert complete.tenants("") == []
+
+
+def test_environment_says_which_fleet_is_meant(
+    state: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With TUNEPLEX_STATE_DIR names are those of that fleet alone, as for the commands; fleets keep theirs."""
+    (state / "access.snapshot").write_bytes(msgspec.msgpack.encode(ACCESS))
+    other = tmp_path_factory.mktemp("elsewhere")
+    (other / "access.snapshot").write_bytes(msgspec.msgpack.encode(Access(tenants=(Tenant("clinic"),))))
+    monkeypatch.setenv("TUNEPLEX_STATE_DIR", str(other))
+    assert complete.tenants("") == ["clinic"]
+    assert complete.keys("") == []
+    assert complete.fleets("") == ["shop"]

@@ -20,7 +20,7 @@ def test_options_become_a_wish() -> None:
     assert msgspec.to_builtins(wish) == {"requests_per_minute": 60, "tokens_per_day": None}
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "10k", "", "many", str(10**16)])
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "10k", "1e3", "1_000", "", "many", str(10**16), "9" * 5000])
 def test_what_is_no_limit_is_refused(text: str) -> None:
     """The refusal names the option and says what it takes."""
     with pytest.raises(UserError, match="--tokens-per-minute: ") as caught:
