@@ -474,6 +474,22 @@ def test_what_would_wait_in_vain_is_refused_at_once() -> None:
     assert stage.errors[too_long].code == "overloaded"
 
 
+def test_a_speed_of_long_ago_refuses_nobody() -> None:
+    """Already the first burst after a pause is not judged by how slow the engines were before it."""
+    stage = Stage(replica(), longest_s=120)
+    for _ in range(20):
+        stage.ask()
+    for _ in range(20):
+        stage.wait(4)
+        stage.finish(stage.under_way[0])
+    assert not stage.errors
+    assert len(stage.room) == 0
+    stage.now += 3600
+    for _ in range(100):
+        stage.ask()
+    assert not stage.errors
+
+
 def test_nobody_is_refused_for_the_time_that_others_wait_for_other_replicas() -> None:
     """Where a place is free, the turn comes at once, whatever estimates say of those that wait."""
     stage = known_speed()
