@@ -438,6 +438,8 @@ class Gateway:
 
     def send(self, asked: Asked, replica: Replica) -> None:
         """Send it to an engine."""
+        if asked.principal.expires is not None:
+            self.reconsider(asked)  # the key may have ended while it waited, and nobody tells of that
         needed = asked.needed or _UNKNOWN
         order = Order(
             route=asked.route,
