@@ -362,6 +362,7 @@ class Gateway:
         def counted(needed: Estimate) -> None:
             counting.over()
             asked.needed = needed
+            asked.large = self._context is not None and needed.whole > self._context
             self._guarded(asked.exchange, lambda: self._enter_counted(asked))
 
         pending = self.counter.count(asked.route, asked.fields, counted, most=most)

@@ -149,7 +149,7 @@ class Room:
         return Charge(
             principal.tenant,
             principal.weight,
-            (name, priority),
+            (name, priority, asked.route, asked.large),  # what can go to other replicas must not wait behind
             SHARES[priority],
             max(1.0, self._prompt(asked) + to_come),
             counted,

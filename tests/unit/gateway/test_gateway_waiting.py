@@ -12,7 +12,7 @@ from tuneplex.errors import ApiError, BadRequest
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.urgency import Priority
-from tuneplex.types import ReplicaState, Turns
+from tuneplex.types import ReplicaState, Route, Turns
 
 HIGH, NORMAL, LOW = Priority.HIGH, Priority.NORMAL, Priority.LOW
 
@@ -99,6 +99,16 @@ def test_what_can_go_elsewhere_does_not_wait_behind_what_cannot() -> None:
     stage.run()
     assert stage.sent[-1] == (other, "r1")
     assert len(stage.room) == 2
+
+
+def test_a_route_does_not_wait_for_the_replicas_of_another() -> None:
+    """Requests of one tenant for one model, first come, first served, but for what can go elsewhere."""
+    stage = Stage(replica(routes=frozenset({Route.CHAT})), replica("other", routes=frozenset({Route.EMBEDDINGS})))
+    stage.ask()
+    stage.ask()
+    embeddings = stage.ask(route=Route.EMBEDDINGS)
+    stage.run()
+    assert stage.sent[-1] == (embeddings, "other")
 
 
 def test_several_gateways_share_the_places() -> None:
