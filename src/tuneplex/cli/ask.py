@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ __all__ = ["DEMO_KEY_FILE", "Question", "Target", "ask", "client", "pieces", "pr
 DEMO_KEY_FILE = "demo.key"
 _TIMEOUT = httpx2.Timeout(10.0, read=600.0)
 _WRONG_INPUT = range(400, 500)
+_WAITS, _ENDED = ": waiting", ": ended by a limit"  # comments of the gateway's in a stream
 _GIVE_KEY = "give a key with --key or TUNEPLEX_API_KEY"
 _MAKE_KEY = "`tuneplex keys create --tenant default` makes one"
 
@@ -86,16 +87,32 @@ def ask(target: Target, question: Question, *, as_json: bool) -> int:
             if as_json:
                 terminal.json(_whole(http, question))
                 return 0
-            for piece in pieces(http, question):
-                terminal.write(piece)
+            _answer(terminal, http, question)
         except _Refused as error:
             if error.status == httpx2.codes.UNAUTHORIZED and target.is_fleet:
                 raise UserError(str(error), hint=f"{_GIVE_KEY}; {_MAKE_KEY}") from error
             raise
         except httpx2.HTTPError as error:
             raise TuneplexError(f"{target.base_url} does not answer: {str(error) or type(error).__name__}") from error
-    terminal.write("\n")
     return 0
+
+
+def _answer(terminal: Terminal, http: httpx2.Client, question: Question) -> None:
+    """Write the answer; standard error tells how long it waits, and at the end that a limit has cut it."""
+    ended: list[str] = []
+
+    def aside(comment: str) -> None:
+        words = comment.removeprefix(":").strip()
+        if comment.startswith(_WAITS):
+            terminal.note(words)
+        elif comment.startswith(_ENDED):
+            ended.append(words)
+
+    for piece in pieces(http, question, aside):
+        terminal.write(piece)
+    terminal.write("\n")
+    for words in ended:
+        terminal.warn(words)
 
 
 def target(base_url: str | None, key: str | None, state_dir: Path | None, fleet: str | None) -> Target:
@@ -146,8 +163,8 @@ def prompt_text(prompt: str) -> str:
     return text.strip() if prompt == "-" else text
 
 
-def pieces(http: httpx2.Client, question: Question) -> Iterator[str]:
-    """The answer, piece by piece as it arrives."""
+def pieces(http: httpx2.Client, question: Question, aside: Callable[[str], None]) -> Iterator[str]:
+    """The answer, piece by piece as it arrives; the stream's comments go to `aside`."""
     with http.stream("POST", "chat/completions", json=question.body(stream=True)) as reply:
         if reply.is_error:
             reply.read()
@@ -155,6 +172,8 @@ def pieces(http: httpx2.Client, question: Question) -> Iterator[str]:
         for line in reply.iter_lines():
             if line.startswith("data:"):
                 yield from _text(line[5:].strip())
+            elif line.startswith(":"):
+                aside(line)
 
 
 def _text(data: str) -> Iterator[str]:

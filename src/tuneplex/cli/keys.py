@@ -155,7 +155,7 @@ def changed(state: StateDir, key_id: str, wish: KeyChange, *, as_json: bool) -> 
         UserError: There is none, or it opens nothing any more.
         TuneplexError: Control or the database does not answer.
     """
-    terminal = Terminal.standard()
+    terminal, key_id = Terminal.standard(), _id_of(key_id)
     with Admin(state.admin_socket) as admin:
         found = admin.change_key(key_id, wish)
         _print(terminal, admin, found, as_json=as_json)

@@ -32,6 +32,8 @@ def show(state: StateDir, *, as_json: bool) -> int:
         terminal.json(msgspec.to_builtins(facts))
     else:
         terminal.show(_sheet(facts))
+    if facts.revision not in {None, facts.newest}:
+        terminal.warn(f"this version needs revision {facts.newest}; `tuneplex store upgrade` brings the store there")
     return 0
 
 

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Console, JustifyMethod, RenderableType
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 __all__ = ["Cell", "Sheet", "Terminal", "plain", "table"]
+
+_GAP = 2  # between columns
+_WORD = 16  # of a flexible column; what is longer, as a path, is broken into parts
+_PART = 8  # the shortest of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +69,72 @@ def _aligned(line: tuple[str, ...], widths: list[int], right: list[bool]) -> str
 
 
 def table(sheet: Sheet) -> RenderableType:
-    """The sheet as a table for a terminal; a column without any content is left out, because space is dear."""
-    if not sheet.rows:
-        return Text(sheet.empty, style="dim")
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    shown = [at for at in range(len(sheet.columns)) if any(row[at].text for row in sheet.rows)]
-    for column in (sheet.columns[at] for at in shown):
+    """The sheet for a terminal: a table, or a list where that is too wide; nothing of any cell is left out.
+
+    What has no content in any row is not shown, because space is dear.
+    """
+    return _Fitting(sheet) if sheet.rows else Text(sheet.empty, style="dim")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """A sheet that is drawn once the width is known."""
+
+    sheet: Sheet
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = [at for at in range(len(self.sheet.columns)) if any(row[at].text for row in self.sheet.rows)]
+        widths = _widths(self.sheet, shown, options.max_width - _GAP * len(shown) + 1)
+        yield _columns(self.sheet, widths) if widths else _list(self.sheet)
+
+
+def _widths(sheet: Sheet, shown: list[int], room: int) -> dict[int, int]:
+    """How wide each of these columns is in so much room; empty if it is not enough."""
+    widths = {at: _least(sheet, at) for at in shown}
+    if sum(widths.values()) > room:
+        return {}
+    missing = {at: max(len(row[at].text) for row in sheet.rows) - width for at, width in widths.items()}
+    for _ in range(room - sum(widths.values())):
+        at = max(shown, key=missing.__getitem__)
+        if missing[at] > 0:
+            widths[at] += 1
+            missing[at] -= 1
+    return widths
+
+
+def _least(sheet: Sheet, at: int) -> int:
+    """How wide a column must be so that nothing in it is cut, and only what is long is broken."""
+    head = sheet.columns[at]
+    texts = [row[at].text for row in sheet.rows]
+    if head not in sheet.flexible:
+        return max(len(head), *map(len, texts))
+    longest = max((len(word) for text in texts for word in text.split()), default=0)
+    return max(len(head), longest if longest <= _WORD else _PART)
+
+
+def _columns(sheet: Sheet, widths: dict[int, int]) -> Table:
+    drawn = Table(box=box.SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), header_style="bold", show_edge=False)
+    for at, width in widths.items():
+        column = sheet.columns[at]
         side: JustifyMethod = "right" if column in sheet.right else "left"
         rigid = column not in sheet.flexible
-        drawn.add_column(column, justify=side, overflow="fold", no_wrap=rigid, min_width=len(column))
+        drawn.add_column(column, justify=side, overflow="fold", no_wrap=rigid, width=width)
     for row in sheet.rows:
-        drawn.add_row(*(Text(row[at].text, style=row[at].style) for at in shown))
+        drawn.add_row(*(Text(row[at].text, style=row[at].style) for at in widths))
+    return drawn
+
+
+def _list(sheet: Sheet) -> Table:
+    """Each row as lines of their own, one for each cell that says something."""
+    drawn = Table.grid(padding=(0, _GAP, 0, 0))
+    drawn.add_column(style="bold", no_wrap=True)
+    drawn.add_column(overflow="fold")
+    for at, row in enumerate(sheet.rows):
+        if at:
+            drawn.add_row()
+        for head, cell in zip(sheet.columns, row, strict=True):
+            if cell.text:
+                drawn.add_row(head, Text(cell.text, style=cell.style))
     return drawn
 
 

@@ -33,6 +33,7 @@ _METHOD_NOT_ALLOWED = 405
 _NO_CONTENT = 204
 _RETRY_AFTER_S = 2
 _AT_PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$")
+_MONEY = "limits.money_per_month"
 _AT_FIELD = re.compile(r"(?:unknown|missing required) field `(?P<name>[^`]*)`")
 
 
@@ -165,7 +166,10 @@ def _explained(words: str) -> tuple[str, str | None]:
     path = [] if at is None else [at["path"]]
     if named is not None:
         path.append(named["name"])
-    return _AT_PATH.sub("", words), ".".join(path) or None
+    param = ".".join(path)
+    if param == _MONEY:  # a pattern helps nobody, and a number here is a common slip
+        return 'money is a decimal as text, with 12 decimals at most, for instance "25.00"; null for no limit', param
+    return _AT_PATH.sub("", words), param or None
 
 
 def _response(operation: Operation, answer: Any) -> Response:  # noqa: ANN401 - the operation's own type

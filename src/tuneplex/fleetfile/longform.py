@@ -9,10 +9,27 @@ import msgspec
 
 from tuneplex.fleetfile.document import Value
 from tuneplex.fleetfile.places import KeyPath, Places
+from tuneplex.fleetfile.schema import (
+    AdapterSection,
+    BaseSection,
+    FleetFile,
+    GatewaySection,
+    LimitsSection,
+    PoolSection,
+    PriceSection,
+    PricesSection,
+    Section,
+    StoreSection,
+    TimeoutsSection,
+    TlsSection,
+    WaitingSection,
+)
 
 __all__ = ["expand"]
 
 _FLAG = re.compile(r"(?:--)?[A-Za-z0-9][A-Za-z0-9._-]*")
+_IN_MODEL: dict[str, type[Section]] = {"limits": LimitsSection, "price": PriceSection}
+_IN_GATEWAY: dict[str, type[Section]] = {"tls": TlsSection, "timeouts": TimeoutsSection, "waiting": WaitingSection}
 _FLAG_HINT = "write FLAG: value, FLAG: true, or a list of strings as on the command line"
 
 
@@ -20,15 +37,15 @@ def expand(document: Value, places: Places) -> tuple[dict[str, Value], Places]:
     """The document in its long form, and where its keys stand.
 
     `base: X` becomes `base: {source: X}`, the same for each adapter; `store: X` becomes `store: {url: X}`; a list of
-    adapters becomes a mapping; one origin becomes a list; `engine_args` becomes the list of arguments. A key without a
-    value counts as not given.
+    adapters becomes a mapping; one origin becomes a list; `engine_args` becomes the list of arguments. A known key
+    without a value counts as not given.
 
     Raises:
         FleetFileError: A list has an adapter without a name or the same name twice, or an engine argument is odd.
     """
     if not isinstance(document, dict):
         raise places.error((), "the file should hold keys and values", hint="it needs at least 'base: SOURCE'")
-    long = _Long(_given(document), places)
+    long = _Long(_given(document, FleetFile), places)
     long.base()
     long.adapters()
     long.pools()
@@ -53,7 +70,7 @@ class _Long:
             self.values["base"] = {"source": base}
             self.copies["base",] = ("base", "source")
         elif isinstance(base, dict):
-            self.values["base"] = _model(base)
+            self.values["base"] = _model(base, BaseSection)
 
     def adapters(self) -> None:
         adapters = self.values.get("adapters")
@@ -66,7 +83,7 @@ class _Long:
         if isinstance(value, str):
             self.copies["adapters", name] = ("adapters", name, "source")
             return {"source": value}
-        return _model(value or {}) if isinstance(value, dict | None) else value
+        return _model(value or {}, AdapterSection) if isinstance(value, dict | None) else value
 
     def _named(self, items: list[Value]) -> dict[str, Value]:
         """A list of `{name, source}` as a mapping by name."""
@@ -92,7 +109,7 @@ class _Long:
             return {}
         if not isinstance(pool, dict):
             return pool
-        pool = _given(pool)
+        pool = _given(pool, PoolSection)
         arguments = pool.get("engine_args")
         if isinstance(arguments, dict):
             pool["engine_args"] = self._arguments(("pools", name, "engine_args"), arguments)
@@ -112,12 +129,12 @@ class _Long:
         gateway = self.values.get("gateway")
         if not isinstance(gateway, dict):
             return
-        gateway = _given(gateway)
+        gateway = _given(gateway, GatewaySection)
         if isinstance(cors := gateway.get("cors"), str):
             gateway["cors"] = [cors]
-        for section in ("tls", "timeouts", "waiting"):
-            if isinstance(part := gateway.get(section), dict):
-                gateway[section] = _given(part)
+        for name, section in _IN_GATEWAY.items():
+            if isinstance(part := gateway.get(name), dict):
+                gateway[name] = _given(part, section)
         self.values["gateway"] = gateway
 
     def store(self) -> None:
@@ -126,22 +143,25 @@ class _Long:
             self.values["store"] = {"url": store}
             self.copies["store",] = ("store", "url")
         elif isinstance(store, dict):
-            self.values["store"] = _given(store)
+            self.values["store"] = _given(store, StoreSection)
 
     def prices(self) -> None:
         if isinstance(prices := self.values.get("prices"), dict):
-            self.values["prices"] = _given(prices)
+            self.values["prices"] = _given(prices, PricesSection)
 
 
-def _model(section: dict[str, Value]) -> dict[str, Value]:
+def _model(values: dict[str, Value], section: type[Section]) -> dict[str, Value]:
     """The section of a base or an adapter, and those in it, without the keys that have no value."""
-    parts = {key: _given(part) for key in ("limits", "price") if isinstance(part := section.get(key), dict)}
-    return _given({**section, **parts})
+    parts = {key: _given(part, of) for key, of in _IN_MODEL.items() if isinstance(part := values.get(key), dict)}
+    return _given({**values, **parts}, section)
 
 
-def _given(section: dict[str, Value]) -> dict[str, Value]:
-    """The section without the keys that have no value."""
-    return {key: value for key, value in section.items() if value is not None}
+def _given(values: dict[str, Value], section: type[Section]) -> dict[str, Value]:
+    """A section without the keys that have no value; those that it does not know stay, to be refused.
+
+    `{prompt: 0,15}` is such a case: YAML reads it as the price 0 and a key `15` without a value.
+    """
+    return {key: value for key, value in values.items() if value is not None or key not in section.model_fields}
 
 
 def _argument(flag: str, value: Value) -> str:

@@ -136,6 +136,7 @@ REQUEST_HEADERS: dict[str, tuple[Schema, str]] = {
 REPLY_HEADERS: dict[str, tuple[Schema, str]] = {
     "x-request-id": (_TEXT, "The client's own, or one that was made."),
     "retry-after": (_SECONDS, "Seconds after which trying again makes sense."),
+    "x-should-retry": (_TEXT, "`false` where trying again is in vain."),
     "allow": (_TEXT, "The methods that the path takes."),
     "www-authenticate": (_TEXT, "`Bearer`: a key is needed."),
     "x-tuneplex-waited": (_TEXT, "Seconds that the request has waited, if it had to before its reply began."),

@@ -34,6 +34,8 @@ _KEYED = (401, 403)
 _ANYWHERE = (405, 408, 413, 431)
 _API_ERRORS = (400, 404, 429, 500, 502, 503, 504)
 _RETRIED = frozenset({429, 503, 504})
+_LATE = frozenset({500, 502, 503, 504})  # what a request can become after it has waited
+_WAITED = "x-tuneplex-waited"
 # By `Target.label`, which is the route's or the page's own value.
 _NAMES: dict[str, str] = {
     Route.CHAT: "createChatCompletion",
@@ -140,7 +142,7 @@ def _responses(method: str, target: Target, shape_of: dict[Any, Any]) -> dict[st
     found = {"200": _success(method, target, shape_of)}
     found |= {str(status): _failure(status, method, target, shape_of) for status in failures}
     if target.route is not None:
-        found["4XX"] = _sent("The engine's own refusal", method, shape_of[Failure], ("x-request-id",))
+        found["4XX"] = _sent("The engine's own refusal", method, shape_of[Failure], ("x-request-id", _WAITED))
     return found
 
 
@@ -156,7 +158,7 @@ def _success(method: str, target: Target, shape_of: dict[Any, Any]) -> dict[str,
         if kind is None:
             return _sent("OK", method, {"type": "string"}, ("x-request-id",), _PLAIN)
         return _sent("OK", method, shape_of[kind], ("x-request-id",))
-    others = ("retry-after", "allow", "www-authenticate")
+    others = ("retry-after", "x-should-retry", "allow", "www-authenticate")
     sent = _sent("OK", method, REPLIES[target.route], tuple(name for name in REPLY_HEADERS if name not in others))
     if target.route is not Route.EMBEDDINGS:
         sent["content"][_EVENTS] = {"schema": {"description": "Server-sent events, whose `data` is JSON or `[DONE]`."}}
@@ -166,8 +168,9 @@ def _success(method: str, target: Target, shape_of: dict[Any, Any]) -> dict[str,
 def _failure(status: int, method: str, target: Target, shape_of: dict[Any, Any]) -> dict[str, Any]:
     headers = ["x-request-id"]
     headers += ["retry-after"] if status in _RETRIED else []
-    headers += {401: ["www-authenticate"], 405: ["allow"]}.get(status, [])
+    headers += {401: ["www-authenticate"], 405: ["allow"], 429: ["x-should-retry"]}.get(status, [])
     if target.route is not None:
+        headers += [_WAITED] if status in _LATE else []
         headers += [name for name in REPLY_HEADERS if name.startswith("x-ratelimit-")]
     return _sent(phrase(status), method, shape_of[Failure], tuple(headers))
 

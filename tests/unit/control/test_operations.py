@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuneplex.control.bodies import KeyWish, TenantWish
+from tuneplex.control.bodies import KeyWish, TenantChange, TenantWish
 from tuneplex.control.operations import Call, decoded
 from tuneplex.errors import BadRequest
 from tuneplex.types import FleetSpec
@@ -33,6 +33,14 @@ def test_a_body_that_does_not_fit_names_the_field(kind: type, body: bytes, param
         decoded(body, kind)
     assert caught.value.param == param
     assert "$" not in caught.value.message.replace("regex '^[a-z0-9][a-z0-9._-]{0,62}$'", "")
+
+
+@pytest.mark.parametrize("money", ["25.5", '"25,5"', '"1.1234567890123"', '"-1"', "true"])
+def test_wrong_money_is_told_how_to_write_it(money: str) -> None:
+    """A number or another odd amount is answered with an example, not with a pattern."""
+    with pytest.raises(BadRequest, match=r'for instance "25\.00"') as caught:
+        decoded(f'{{"limits": {{"money_per_month": {money}}}}}'.encode(), TenantChange)
+    assert caught.value.param == "limits.money_per_month"
 
 
 def test_flags_are_yes_or_no() -> None:

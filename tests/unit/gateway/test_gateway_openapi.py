@@ -88,6 +88,16 @@ def test_web_pages_may_read_the_headers_that_are_documented() -> None:
     assert set(exposed.strip().split(", ")) == set(DOCUMENT.components.headers) - {"allow", "www-authenticate"}
 
 
+def test_headers_of_refusals_are_documented() -> None:
+    """A refusal by a limit may say that trying again is in vain; what comes after waiting tells how long that was."""
+    for operation in (one for where, one in OPERATIONS.items() if target(*where).route is not None):
+        told = {status: set(answer.headers) for status, answer in operation.responses.items()}
+        assert [status for status, headers in told.items() if "x-should-retry" in headers] == ["429"]
+        assert {"retry-after", "x-should-retry"} <= told["429"]
+        waited = {status for status, headers in told.items() if "x-tuneplex-waited" in headers}
+        assert waited == {"200", "500", "502", "503", "504", "4XX"}
+
+
 def test_streams_are_documented_where_there_are_some() -> None:
     """Server-sent events, on the routes that generate."""
 
