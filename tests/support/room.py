@@ -167,6 +167,7 @@ class Stage:
         within: float = math.inf,
         size: int = 400,
         longest: int = 100,
+        route: Route = Route.CHAT,
     ) -> Asked:
         """A request that has come, and has not been looked at."""
         exchange = Exchange(Client(), "POST", "/v1/chat/completions", {})
@@ -176,7 +177,7 @@ class Stage:
             exchange,
             Principal(tenant, "key", weight=weight),
             Model(model, model, None if model == "base" else "base"),
-            Route.CHAT,
+            route,
             shown=model,
             stream=stream,
             fields={"max_tokens": msgspec.Raw(b"%d" % longest)},

@@ -19,12 +19,16 @@ from tuneplex.types import Model, Replica, Route
 __all__ = ["Asked", "Charge", "Group"]
 
 
+Flow = tuple[str, Priority, Route, bool]
+"""Model, priority, route, and whether it is large: in each it is first come, first served."""
+
+
 class Charge(msgspec.Struct, frozen=True):
     """What a turn costs whom, as `policy.FairQueue` wants it; `counted` says whether the queue has heard of it."""
 
     tenant: str
     weight: float
-    flow: tuple[str, Priority]
+    flow: Flow
     share: float
     work: float
     counted: bool = True
@@ -61,6 +65,7 @@ class Asked:
         stream: Whether events are wanted.
         fields: Of the body.
         tally: Where it is counted.
+        large: Not every replica can hold it.
         needed: Tokens that it may need, as far as they have been counted.
         ticket: What it was let in with, if there are limits.
         priority: Among the requests of its tenant.
@@ -84,6 +89,7 @@ class Asked:
         "fields",
         "gone",
         "group",
+        "large",
         "model",
         "needed",
         "place",
@@ -127,6 +133,7 @@ class Asked:
         self.tally = tally
         self.priority = priority
         self.deadline = deadline
+        self.large = False
         self.needed: Estimate | None = None
         self.ticket: Ticket | None = None
         self.since = 0.0

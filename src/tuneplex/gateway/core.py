@@ -362,6 +362,7 @@ class Gateway:
         def counted(needed: Estimate) -> None:
             counting.over()
             asked.needed = needed
+            asked.large = self._context is not None and needed.whole > self._context
             self._guarded(asked.exchange, lambda: self._enter_counted(asked))
 
         pending = self.counter.count(asked.route, asked.fields, counted, most=most)
@@ -438,6 +439,8 @@ class Gateway:
 
     def send(self, asked: Asked, replica: Replica) -> None:
         """Send it to an engine."""
+        if asked.principal.expires is not None:
+            self.reconsider(asked)  # the key may have ended while it waited, and nobody tells of that
         needed = asked.needed or _UNKNOWN
         order = Order(
             route=asked.route,

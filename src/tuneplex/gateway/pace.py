@@ -52,13 +52,17 @@ class Speed:
         self._seconds = 0.0
         self._at = -math.inf
 
+    def begins(self, now: float) -> None:
+        """Something begins to wait; what is known from long ago is forgotten."""
+        if now - self._at > _FORGOTTEN_S:
+            self._work = self._finished = self._seconds = 0.0
+
     def passed(self, now: float) -> None:
         """Something waits, and engines work; called several times a second while it is so."""
+        self.begins(now)
         seconds = now - self._at
         self._at = now
-        if seconds > _FORGOTTEN_S:
-            self._work = self._finished = self._seconds = 0.0
-        elif seconds < _LEAST_S:  # a longer time is one in which nothing waited
+        if seconds < _LEAST_S:  # a longer time is one in which nothing waited
             kept = math.exp(-seconds / _REMEMBERED_S)
             self._work *= kept
             self._finished *= kept

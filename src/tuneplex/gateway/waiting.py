@@ -149,7 +149,7 @@ class Room:
         return Charge(
             principal.tenant,
             principal.weight,
-            (name, priority),
+            (name, priority, asked.route, asked.large),  # what can go to other replicas must not wait behind
             SHARES[priority],
             max(1.0, self._prompt(asked) + to_come),
             counted,
@@ -164,6 +164,8 @@ class Room:
         if self._closed:
             raise _stopping()
         now, limits = self._clock(), self._limits
+        if not self._waiters:
+            self._prospects.speed.begins(now)
         asked.charge = charge = self._charge(asked, longest=longest_answer(asked.fields))
         asked.since = now
         asked.until = min(asked.deadline, now + limits.longest_s)

@@ -17,7 +17,7 @@ from tests.support.identities import access_of, bearer, key_of
 from tests.support.tokenizers import make
 from tuneplex.gateway.tokens import Pending
 from tuneplex.identity import Limits, Tenant
-from tuneplex.testing import FakeEngine
+from tuneplex.testing import FakeEngine, Script
 from tuneplex.types import ReplicaState
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -208,3 +208,24 @@ async def test_many_large_prompts_and_their_streams_come_through(tokenizer_file:
         )
         assert {reply.status for reply in replies} == {200}
         assert sorted(json.loads(record.body)["prompt"] for record in engines[0].requests) == sorted(prompts)
+
+
+async def test_a_small_request_does_not_wait_behind_a_large_one(tokenizer_file: Path) -> None:
+    """Though they are one tenant's, for one model: what only one replica can hold must not keep others idle."""
+    async with fleet([4096, 512], tokenizer_file) as (front, engines):
+        view = front.gateway.view
+        replicas = tuple(msgspec.structs.replace(one, concurrent=1) for one in view.replicas)
+        front.gateway.update(msgspec.structs.replace(view, replicas=replicas))
+        large = {"model": "contacts", "prompt": "zq" * 500, "max_tokens": 5}
+        engines[0].script(Script(lockstep=True))
+        first = asyncio.create_task(front.post(COMPLETIONS, large | {"stream": True}))
+        record = await engines[0].arrived()
+        second = asyncio.create_task(front.post(COMPLETIONS, large))
+        async with asyncio.timeout(5):
+            while front.gateway.report().waiting != 1:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.005)
+        little = {"model": "contacts", "prompt": "zq", "max_tokens": 5}
+        small = await asyncio.wait_for(front.post(COMPLETIONS, little), 5)
+        assert (small.status, len(engines[1].requests)) == (200, 1)
+        record.release(10)
+        assert [(await one).status for one in (first, second)] == [200, 200]

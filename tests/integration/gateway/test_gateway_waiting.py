@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -524,6 +525,22 @@ async def test_a_key_that_is_revoked_while_its_request_waits(narrow: Front, engi
     assert (await asking).status == 401
     record.release(10)
     await first
+
+
+async def test_a_key_that_expires_while_its_request_waits(narrow: Front, engine: FakeEngine) -> None:
+    """When its turn comes it is 401, as if it came then."""
+    expires = time.time() + 2
+    narrow.gateway.update_access(access_of(key_of("brief", expires=expires), key_of("other")))
+    first, record = await occupied(narrow, engine, **bearer("other"))
+    asking = asyncio.create_task(narrow.post(CHAT, chat(), **bearer("brief")))
+    await until_waiting(narrow, 1)
+    await asyncio.sleep(expires + 0.05 - time.time())
+    record.release(10)
+    reply = await asking
+    assert (reply.status, reply.error["code"]) == (401, "expired_api_key")
+    assert (await first).complete
+    assert len(engine.requests) == 1
+    assert nothing_left(narrow)
 
 
 async def test_a_tenant_that_is_isolated_while_its_request_waits(narrow: Front, engine: FakeEngine) -> None:

@@ -12,7 +12,7 @@ from tuneplex.errors import ApiError, BadRequest
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.urgency import Priority
-from tuneplex.types import ReplicaState, Turns
+from tuneplex.types import ReplicaState, Route, Turns
 
 HIGH, NORMAL, LOW = Priority.HIGH, Priority.NORMAL, Priority.LOW
 
@@ -99,6 +99,16 @@ def test_what_can_go_elsewhere_does_not_wait_behind_what_cannot() -> None:
     stage.run()
     assert stage.sent[-1] == (other, "r1")
     assert len(stage.room) == 2
+
+
+def test_a_route_does_not_wait_for_the_replicas_of_another() -> None:
+    """Requests of one tenant for one model, first come, first served, but for what can go elsewhere."""
+    stage = Stage(replica(routes=frozenset({Route.CHAT})), replica("other", routes=frozenset({Route.EMBEDDINGS})))
+    stage.ask()
+    stage.ask()
+    embeddings = stage.ask(route=Route.EMBEDDINGS)
+    stage.run()
+    assert stage.sent[-1] == (embeddings, "other")
 
 
 def test_several_gateways_share_the_places() -> None:
@@ -472,6 +482,22 @@ def test_what_would_wait_in_vain_is_refused_at_once() -> None:
     stage.settle(longest_s=5)
     too_long = stage.ask()
     assert stage.errors[too_long].code == "overloaded"
+
+
+def test_a_speed_of_long_ago_refuses_nobody() -> None:
+    """Already the first burst after a pause is not judged by how slow the engines were before it."""
+    stage = Stage(replica(), longest_s=120)
+    for _ in range(20):
+        stage.ask()
+    for _ in range(20):
+        stage.wait(4)
+        stage.finish(stage.under_way[0])
+    assert not stage.errors
+    assert len(stage.room) == 0
+    stage.now += 3600
+    for _ in range(100):
+        stage.ask()
+    assert not stage.errors
 
 
 def test_nobody_is_refused_for_the_time_that_others_wait_for_other_replicas() -> None:
