@@ -24,6 +24,7 @@ from tuneplex.fleetfile.schema import (
     StoreSection,
 )
 from tuneplex.fleetfile.sources import is_hub_name, parse_source
+from tuneplex.units import format_bytes
 
 __all__ = ["LOCAL_ONLY", "STORE_HINT", "check", "is_loopback", "is_token", "max_num_seqs", "store_problem"]
 
@@ -270,6 +271,9 @@ class _Checker:
         if not is_loopback(gateway.host) and gateway.tls is None and not gateway.insecure:
             hint = "add gateway.tls, or 'insecure: true' if something else encrypts the traffic"
             raise self.places.error(("gateway", "host"), f"{gateway.host} is open to others, without TLS", hint=hint)
+        if gateway.waiting.bytes < gateway.max_body:
+            message = f"is less than gateway.max_body, {format_bytes(gateway.max_body)}: the largest could never wait"
+            raise self.places.error(("gateway", "waiting", "bytes"), message)
         for index, origin in enumerate(gateway.cors):
             if not _ORIGIN.fullmatch(origin):
                 raise self.places.error(

@@ -191,43 +191,27 @@ class Admission:
         Raises:
             RateLimited: At least one limit stands against it; nothing was counted.
         """
+        ticket = self.try_admit(subjects, tokens, now, wall, cost)
+        if ticket is None:
+            raise self._refusal([self._account(subject) for subject in subjects], tokens, cost, now, wall)
+        return ticket
+
+    def try_admit(
+        self, subjects: Sequence[Subject], tokens: int, now: float, wall: float, cost: Cost = FREE
+    ) -> Ticket | None:
+        """The same, for who can ask for less if that is too much: None instead of a refusal, which counts nowhere."""
         periods = self._now(wall)
         accounts = [self._account(subject) for subject in subjects]
         for account in accounts:
             if account.refuses(tokens, cost, now, periods):
-                raise self._refusal(accounts, tokens, cost, now, wall)
-        return self._let_in(accounts, tokens, cost, now)
-
-    def admit_surely(
-        self, subjects: Sequence[Subject], needs: tuple[int, Cost], most: tuple[int, Cost], now: float, wall: float
-    ) -> Ticket | None:
-        """Let a request in of which is only known what it may need about, and at most.
-
-        Args:
-            subjects: Whose limits it counts against.
-            needs: Tokens and money to reserve.
-            most: Tokens and money that must be left.
-            now: See `admit`.
-            wall: See `admit`.
-
-        Returns:
-            None if a limit stands against it, or might; nothing was counted.
-        """
-        periods = self._now(wall)
-        accounts = [self._account(subject) for subject in subjects]
-        for account in accounts:
-            if account.refuses(*most, now, periods):
                 return None
-        return self._let_in(accounts, *needs, now)
+        taken = [account.take(tokens, cost, now, periods) for account in accounts]
+        cuts = cost is not FREE and any(_cuts(subject.limits) for subject in subjects)
+        return Ticket(self, taken, tokens, cuts=cuts)
 
     def is_full(self, subjects: Iterable[Subject], now: float) -> bool:
         """Whether a limit stands against any request, whatever it needs."""
         return any(self._account(subject).is_full(now) for subject in subjects)
-
-    def _let_in(self, accounts: Sequence[Account], tokens: int, cost: Cost, now: float) -> Ticket:
-        taken = [account.take(tokens, cost, now, self.periods) for account in accounts]
-        cuts = cost is not FREE and any(_cuts(account.subject.limits) for account in accounts)
-        return Ticket(self, taken, tokens, cuts=cuts)
 
     def _now(self, wall: float) -> dict[str, int]:
         day = day_of(wall)

@@ -15,13 +15,11 @@ import time
 from collections.abc import Awaitable, Callable
 from itertools import count
 
-import msgspec
-
 from tuneplex import metrics
 from tuneplex.errors import ApiError, BadRequest, DeadlineExceeded, NotFound, Unavailable
 from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback, preflight_headers
 from tuneplex.gateway.admin import AdminSource, admin_call, ask_control, reply_lines
-from tuneplex.gateway.admission import FREE, Admission, Ticket
+from tuneplex.gateway.admission import Admission, Ticket
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.body import Body, read_body
 from tuneplex.gateway.counters import Counters, Outcome
@@ -311,21 +309,17 @@ class Gateway:
         return context is None or fits_by_size(asked.exchange.received, asked.route, asked.fields, context)
 
     def _is_let_in_by_size(self, asked: Asked) -> bool:
-        """Let it in by its size alone, if far more is left of all limits; False if its tokens have to be counted."""
+        """Let it in by its size alone, if all limits have room for a token a byte; False if they have to be counted."""
         limited = self._limiting(asked)
         if not any(map(_counts_tokens, limited)):
             return True
         found = by_size(asked.route, asked.fields)
         if found is None:
             return False
-        needed, most = found
-        asked.needed = needed
+        asked.needed, most = found
         now, wall = self._clock(), self._wall()
-        cost = dearest = cost_of(asked.model.price, needed, stream=asked.stream)
-        if cost is not FREE:
-            dearest = cost_of(asked.model.price, msgspec.structs.replace(needed, prompt=most), stream=asked.stream)
-        needs = needed.prompt + needed.completion, cost
-        ticket = self._admission.admit_surely(limited, needs, (most + needed.completion, dearest), now, wall)
+        cost = cost_of(asked.model.price, most, stream=asked.stream)
+        ticket = self._admission.try_admit(limited, most.prompt + most.completion, now, wall, cost)
         if ticket is None:
             return self._admission.is_full(limited, now)  # then it is refused, whatever it needs
         asked.ticket = ticket

@@ -123,8 +123,8 @@ def estimate(route: Route, fields: Mapping[str, msgspec.Raw]) -> Estimate:
     return tally.result()
 
 
-def by_size(route: Route, fields: Mapping[str, msgspec.Raw]) -> tuple[Estimate, int] | None:
-    """What a request may need, by the sizes of its fields alone, and how many tokens its prompt has at most.
+def by_size(route: Route, fields: Mapping[str, msgspec.Raw]) -> tuple[Estimate, Estimate] | None:
+    """What a request may need, by the sizes of its fields alone: about, and at most.
 
     A token stands for at least a byte, and the JSON around a message is longer than what a template writes around it.
     None where that is not enough to tell: there may be several prompts.
@@ -140,7 +140,8 @@ def by_size(route: Route, fields: Mapping[str, msgspec.Raw]) -> tuple[Estimate, 
     choices = 1 if "n" not in fields else max(1, _number(fields, "n") or 1)
     asked = 0 if route is Route.EMBEDDINGS else _to_come(route, fields)
     completion = min(_MOST, (UNSAID_COMPLETION if asked is None else asked) * choices)
-    return Estimate(-(-size // _BYTES_PER_TOKEN), completion, choices=choices), size
+    about = Estimate(-(-size // _BYTES_PER_TOKEN), completion, choices=choices)
+    return about, Estimate(size, completion, choices=choices)
 
 
 def fits_by_size(size: int, route: Route, fields: Mapping[str, msgspec.Raw], context: int | None) -> bool:

@@ -14,6 +14,7 @@ _LEAST_WEIGHT = 0.02  # of the newest reply, in a mean of many
 
 _REMEMBERED_S = 30.0
 _FORGOTTEN_S = 60.0
+_REMEMBERED = 10.0  # requests, at least
 _LEAST_FINISHED = 5.0
 _LEAST_S = 1.0
 
@@ -63,7 +64,7 @@ class Speed:
         seconds = now - self._at
         self._at = now
         if seconds < _LEAST_S:  # a longer time is one in which nothing waited
-            kept = math.exp(-seconds / _REMEMBERED_S)
+            kept = math.exp(-seconds / self._remembered_s) if self._finished else 1.0
             self._work *= kept
             self._finished *= kept
             self._seconds = self._seconds * kept + seconds
@@ -72,6 +73,11 @@ class Speed:
         """So much work is over."""
         self._work += work
         self._finished += 1
+
+    @property
+    def _remembered_s(self) -> float:
+        """For how long what was seen counts: where little gets over, for longer, or nobody would ever know."""
+        return max(_REMEMBERED_S, _REMEMBERED * self._seconds / self._finished)
 
     @property
     def per_second(self) -> float | None:

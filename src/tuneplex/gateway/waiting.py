@@ -29,6 +29,7 @@ _REVIEWED_AT_ONCE = 200
 _EXPIRED_AT_ONCE = 100
 _BYTES_PER_TOKEN = 4
 _STATUS_LEFT = 499
+_NOTICED_S = 0.0005
 _ENDED_BY_CLIENT = frozenset({Outcome.CLIENT_GONE, Outcome.DEADLINE})
 
 
@@ -202,8 +203,10 @@ class Room:
             many = len(self._waiters) > self._limits.requests
             place = self._queue.newest_of_heaviest() if many else None
             victim = self._bulkiest() if place is None else place.item
-            words = "Too many requests wait already. Try again later."
-            self._refuse(victim, Unavailable(words, code="overloaded", retry_after_s=self._prospects.retry_s(victim)))
+            retry_s = self._prospects.retry_s(victim)
+            # In words, too: a stream's head may have left already.
+            words = f"Too many requests wait already. Try again in {retry_s} s."
+            self._refuse(victim, Unavailable(words, code="overloaded", retry_after_s=retry_s))
 
     @property
     def _is_overfull(self) -> bool:
@@ -255,7 +258,8 @@ class Room:
 
     def _tell_waited(self, asked: Asked) -> float:
         waited_s = max(0.0, self._clock() - asked.since)
-        asked.exchange.extra += b"x-tuneplex-waited: %.3f\r\n" % waited_s
+        if waited_s >= _NOTICED_S:
+            asked.exchange.extra += b"x-tuneplex-waited: %.3f\r\n" % waited_s
         return waited_s
 
     def _send(self, asked: Asked, replica: Replica) -> None:

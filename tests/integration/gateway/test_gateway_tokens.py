@@ -128,9 +128,9 @@ async def test_a_request_waits_for_an_engine_that_may_be_large_enough(tokenizer_
         assert not engines[0].requests
 
 
-@pytest.mark.parametrize("limit, reserved", [(451, 450), (452, 151), (10_000, 151)])
+@pytest.mark.parametrize("limit, reserved", [(451, 450), (452, 452), (10_000, 452)])
 async def test_a_limit_reserves_what_was_counted(tokenizer_file: Path, limit: int, reserved: int) -> None:
-    """Tokens are counted by the base's tokenizer, unless the prompt has fewer bytes than tokens are left."""
+    """Tokens are counted by the base's tokenizer; where there is room for a token a byte, that is reserved instead."""
     async with fleet([None], tokenizer_file) as (front, _):
         tenant = Tenant("acme", limits=Limits(tokens_per_minute=limit))
         front.gateway.update_access(access_of(tenant, key_of("one")))

@@ -43,6 +43,15 @@ def test_the_speed_is_the_work_of_each_second_in_which_something_waited() -> Non
     assert speed.per_second == pytest.approx(300, rel=0.1)
 
 
+def test_slow_engines_are_known_too() -> None:
+    """Where a request is over once in a while, it takes a few of them as elsewhere, and what is known does not fade."""
+    speed = Speed()
+    for turn in range(40):
+        wait(speed, 100.0 + 20 * turn, 19.9)
+        speed.finished(600.0)
+        assert turn < 10 or speed.per_second == pytest.approx(30, rel=0.3)
+
+
 def test_few_requests_tell_nothing() -> None:
     """Neither before some time nor before some work is over anything is claimed."""
     speed = Speed()
