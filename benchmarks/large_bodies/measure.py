@@ -148,14 +148,18 @@ async def _round(plan: Plan, streams: Streams, other: Crowd | None, meters: tupl
 
 
 def _view(plan: Plan, engine: FakeEngine, order: Order) -> FleetView:
-    """The base for the streams on one engine, an adapter for the large prompts on another."""
+    """The base for the streams on one engine, an adapter for the large prompts on another.
+
+    The context has fewer tokens than a large prompt has bytes, so that only counting tells whether it fits.
+    """
     large = Model("large", "large@0", parent="base")
+    context = plan.size * 9 // 10
     return FleetView(
         generation=1,
         models={"base": Model("base", "base"), "large": large},
         replicas=(
             Replica("streams-0", "streams", "vllm", engine.endpoint, serves={"base": "base"}),
-            Replica("large-0", "large", "vllm", f"unix:{order.socket}", serves={"large@0": "large@0"}),
+            Replica("large-0", "large", "vllm", f"unix:{order.socket}", serves={"large@0": "large@0"}, context=context),
         ),
         settings=GatewaySettings(require_key=True),
         tokenizer=plan.tokenizer,
@@ -163,7 +167,7 @@ def _view(plan: Plan, engine: FakeEngine, order: Order) -> FleetView:
 
 
 def _access() -> Access:
-    """One tenant, with a limit that is never reached, so that every prompt is counted."""
+    """One tenant, with a limit in tokens that is never reached."""
     tenant = Tenant("acme", limits=Limits(tokens_per_minute=_PLENTY))
     key = Key("1", "acme", hashlib.sha256(_KEY.encode()).hexdigest())
     return Access(1, required=True, salt="salt", tenants=(Tenant("default"), tenant), keys=(key,))
