@@ -62,10 +62,15 @@ class Doubts:
 
     async def _probe(self, upstream: Upstream) -> None:
         until = time.monotonic() + _LONGEST_S
-        while time.monotonic() < until and not await _answers(upstream):  # noqa: ASYNC110 - the engine tells nobody
-            await asyncio.sleep(_AGAIN_S)
-        del self._probes[upstream.replica.name]
-        self._cleared()
+        try:
+            while time.monotonic() < until and not await _answers(upstream):  # noqa: ASYNC110 - the engine tells nobody
+                await asyncio.sleep(_AGAIN_S)
+        finally:
+            name = upstream.replica.name
+            known = self._probes.get(name)
+            if known is not None and known[1] is asyncio.current_task():  # else somebody has cleared it already
+                del self._probes[name]
+                self._cleared()
 
 
 async def _answers(upstream: Upstream) -> bool:

@@ -14,7 +14,16 @@ from tuneplex.errors import BadRequest
 from tuneplex.gateway.prompts import SEVERAL, TEXTS, Part, parts
 from tuneplex.types import Route
 
-__all__ = ["UNSAID_COMPLETION", "Estimate", "Tally", "by_size", "does_not_fit", "estimate", "fits_by_size"]
+__all__ = [
+    "UNSAID_COMPLETION",
+    "Estimate",
+    "Tally",
+    "by_size",
+    "does_not_fit",
+    "estimate",
+    "fits_by_size",
+    "longest_answer",
+]
 
 # What is to come where the client allows anything.
 UNSAID_COMPLETION = 1024
@@ -70,7 +79,7 @@ class Tally:
 
     def __init__(self, route: Route, fields: Mapping[str, msgspec.Raw]) -> None:
         self._route = route
-        self._asked = _to_come(route, fields)
+        self._asked = longest_answer(route, fields)
         self._choices = max(1, _number(fields, "n") or 1)
         self._cuts_off = _cuts_off(route, fields)
         self._tokens = 0
@@ -138,7 +147,7 @@ def by_size(route: Route, fields: Mapping[str, msgspec.Raw]) -> tuple[Estimate, 
                 return None
             size += len(text)
     choices = 1 if "n" not in fields else max(1, _number(fields, "n") or 1)
-    asked = 0 if route is Route.EMBEDDINGS else _to_come(route, fields)
+    asked = 0 if route is Route.EMBEDDINGS else longest_answer(route, fields)
     completion = min(_MOST, (UNSAID_COMPLETION if asked is None else asked) * choices)
     about = Estimate(-(-size // _BYTES_PER_TOKEN), completion, choices=choices)
     return about, Estimate(size, completion, choices=choices)
@@ -149,7 +158,7 @@ def fits_by_size(size: int, route: Route, fields: Mapping[str, msgspec.Raw], con
 
     A token of a text stands for at least one byte of it. None is a context that nobody knows.
     """
-    return context is None or size + (_to_come(route, fields) or 1) <= context
+    return context is None or size + (longest_answer(route, fields) or 1) <= context
 
 
 def does_not_fit(needed: Estimate, largest: int) -> BadRequest:
@@ -169,7 +178,7 @@ def _cuts_off(route: Route, fields: Mapping[str, msgspec.Raw]) -> bool:
     return _value(fields, "truncate_prompt_tokens") is not None
 
 
-def _to_come(route: Route, fields: Mapping[str, msgspec.Raw]) -> int | None:
+def longest_answer(route: Route, fields: Mapping[str, msgspec.Raw]) -> int | None:
     """What the client allows for one answer; None if it says nothing."""
     for name in _LIMITS.get(route, ()):
         allowed = _number(fields, name)

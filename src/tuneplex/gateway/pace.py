@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
-import msgspec
-
-__all__ = ["Lengths", "Speed", "longest_answer"]
+__all__ = ["Lengths", "Speed"]
 
 _UNKNOWN_LENGTH = 256.0
 _LEAST_WEIGHT = 0.02  # of the newest reply, in a mean of many
@@ -17,9 +14,6 @@ _FORGOTTEN_S = 60.0
 _REMEMBERED = 10.0  # requests, at least
 _LEAST_FINISHED = 5.0
 _LEAST_S = 1.0
-
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-_number = msgspec.json.Decoder(int)
 
 
 class Lengths:
@@ -92,15 +86,3 @@ class Speed:
     @property
     def _is_known(self) -> bool:
         return self._finished >= _LEAST_FINISHED and self._seconds >= _LEAST_S and self._work > 0
-
-
-def longest_answer(fields: Mapping[str, msgspec.Raw]) -> float:
-    """The tokens of the longest answer that a client allows; infinite if it says nothing, or nothing sensible."""
-    for name in _LIMITS:
-        raw = fields.get(name)
-        if raw is not None:
-            try:
-                return float(max(0, _number.decode(raw)))
-            except msgspec.MsgspecError:
-                continue
-    return math.inf

@@ -14,7 +14,8 @@ from typing import Protocol
 from tuneplex.errors import ApiError, Unavailable
 from tuneplex.gateway.asked import Asked, Charge, Group
 from tuneplex.gateway.counters import Outcome
-from tuneplex.gateway.pace import Lengths, longest_answer
+from tuneplex.gateway.estimate import longest_answer
+from tuneplex.gateway.pace import Lengths
 from tuneplex.gateway.places import Places
 from tuneplex.gateway.prospects import Prospects
 from tuneplex.gateway.relay import Ledger, Relay
@@ -167,7 +168,8 @@ class Room:
         now, limits = self._clock(), self._limits
         if not self._waiters:
             self._prospects.speed.begins(now)
-        asked.charge = charge = self._charge(asked, longest=longest_answer(asked.fields))
+        longest = longest_answer(asked.route, asked.fields)
+        asked.charge = charge = self._charge(asked, longest=math.inf if longest is None else longest)
         asked.since = now
         asked.until = min(asked.deadline, now + limits.longest_s)
         asked.comment_at = now + limits.comment_s if asked.stream else math.inf

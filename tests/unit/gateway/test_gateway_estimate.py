@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuneplex.gateway.estimate import UNSAID_COMPLETION, Estimate, estimate
+from tuneplex.gateway.estimate import UNSAID_COMPLETION, Estimate, estimate, longest_answer
 from tuneplex.types import Route
 
 
@@ -102,3 +102,25 @@ def test_a_part_that_cannot_be_read_does_not_hide_the_rest(strange: bytes) -> No
     messages = b'[{"role":"user","content":"%b","x":%b}]' % (b"long" * 100, strange)
     assert estimate(Route.CHAT, {"messages": msgspec.Raw(messages)}).prompt == -(-len(messages) // 4)
     assert estimate(Route.CHAT, {"messages": msgspec.Raw(b"null")}).prompt == 0
+
+
+@pytest.mark.parametrize(
+    "route, fields, longest",
+    [
+        (Route.CHAT, {}, None),
+        (Route.CHAT, {"max_tokens": 7}, 7),
+        (Route.CHAT, {"max_completion_tokens": 5, "max_tokens": 7}, 5),
+        (Route.COMPLETIONS, {"max_completion_tokens": 5, "max_tokens": 7}, 7),
+        (Route.RESPONSES, {"max_output_tokens": 3, "max_tokens": 7}, 3),
+        (Route.CHAT, {"max_tokens": None}, None),
+        (Route.CHAT, {"max_tokens": "many"}, None),
+        (Route.CHAT, {"max_tokens": -4}, 0),
+        (Route.EMBEDDINGS, {"max_tokens": 4}, None),
+    ],
+)
+def test_the_longest_answer_is_what_the_client_allows(
+    route: Route, fields: dict[str, object], longest: int | None
+) -> None:
+    """By whichever name the route has for it; nonsense is the engine's to refuse."""
+    raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields.items()}
+    assert longest_answer(route, raw) == longest

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
-import msgspec
 import pytest
 
-from tuneplex.gateway.pace import Lengths, Speed, longest_answer
+from tuneplex.gateway.pace import Lengths, Speed
 
 
 def wait(speed: Speed, start: float, seconds: float) -> None:
@@ -79,21 +76,3 @@ def test_times_in_which_nothing_waited_count_for_nothing() -> None:
     assert speed.per_second == before
     speed.passed(300.0)
     assert speed.per_second is None
-
-
-@pytest.mark.parametrize(
-    "fields, longest",
-    [
-        ({}, math.inf),
-        ({"max_tokens": 7}, 7),
-        ({"max_completion_tokens": 5, "max_tokens": 7}, 5),
-        ({"max_output_tokens": 3}, 3),
-        ({"max_tokens": None}, math.inf),
-        ({"max_tokens": "many"}, math.inf),
-        ({"max_tokens": -4}, 0),
-    ],
-)
-def test_the_longest_answer_is_what_the_client_allows(fields: dict[str, object], longest: float) -> None:
-    """By whichever name it says so; nonsense is the engine's to refuse."""
-    raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields.items()}
-    assert longest_answer(raw) == longest
