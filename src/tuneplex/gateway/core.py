@@ -12,29 +12,28 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import count
 
-from tuneplex import metrics
-from tuneplex.errors import ApiError, BadRequest, DeadlineExceeded, NotFound, Unavailable
-from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback, preflight_headers
-from tuneplex.gateway.admin import AdminSource, admin_call, ask_control, reply_lines
+from tuneplex.errors import ApiError, BadRequest, NotFound, Unavailable
+from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback
+from tuneplex.gateway.admin import AdminSource
 from tuneplex.gateway.admission import Admission, Ticket
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.body import Body, read_body
 from tuneplex.gateway.counters import Counters, Outcome
+from tuneplex.gateway.counting import Counting
 from tuneplex.gateway.doubts import Doubts
 from tuneplex.gateway.estimate import Estimate, by_size, does_not_fit, fits_by_size
 from tuneplex.gateway.exchange import Exchange
-from tuneplex.gateway.heads import TEXT
 from tuneplex.gateway.money import cost_of
-from tuneplex.gateway.openapi import page as description
-from tuneplex.gateway.pages import known_model, model_card, model_list, readiness
+from tuneplex.gateway.pages import known_model
 from tuneplex.gateway.places import Places
 from tuneplex.gateway.principals import Principals, principals, subjects
-from tuneplex.gateway.relay import PASSED, Ledger, Order, Relay, tell
+from tuneplex.gateway.relay import Ledger, Order, Relay, tell
 from tuneplex.gateway.routes import Page, Target, find_target
-from tuneplex.gateway.tokens import Pending, TokenCounter
+from tuneplex.gateway.site import MetricsSource, Site
+from tuneplex.gateway.tokens import TokenCounter
 from tuneplex.gateway.upstreams import Upstreams
 from tuneplex.gateway.urgency import read_deadline, read_priority
 from tuneplex.gateway.waiting import Room
@@ -51,10 +50,7 @@ _UNKNOWN = Estimate(0, 0)
 _NOBODY = Principal("", "", scopes=(), grant=Grant(((),), base=False), isolated=True)
 
 _BREAKS = frozenset({Outcome.UNREACHABLE, Outcome.BROKEN})
-_CLIENT_CLOSED = 499  # as in `relay`
-_RETRY_S = 5  # where nobody knows how long counting takes
 
-MetricsSource = Callable[[], Awaitable[bytes]]
 _Found = tuple[tuple[Replica, ...], tuple[Replica, ...]]
 
 
@@ -96,17 +92,14 @@ class Gateway:
         self._room = Room(self, self.ledger, self._places, soon=_soon, clock=time.monotonic, wall=time.time)
         self.ledger.on_opened = self._places.began
         self.ledger.on_closed = self._closed
-        self._metrics_source = metrics_source
-        self._admin = admin
+        self._site = Site(self, metrics_source, admin)
         self._clock = clock
         self._wall = wall
         self._admission = Admission(index)
         self._limited: dict[str, tuple[Subject, ...]] = {}  # the models with limits
         self._ids = map(f"req-{secrets.token_hex(6)}-%06x".encode().__mod__, count())
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._counting: set[_Counted] = set()
+        self._counting: set[Counting] = set()
         self._principals: Principals | None = None
-        self._lists: dict[Grant, bytes] = {}  # pages of models; made when they are first asked for
         self._context: int | None = None  # the smallest there is
         self.update(view or FleetView())
 
@@ -124,7 +117,7 @@ class Gateway:
         self._admission.count_in(view.settings.currency)
         limited = ((name, subjects(f"model {name}", model.limits)) for name, model in view.models.items())
         self._limited = {name: subject for name, subject in limited if subject}
-        self._lists = {}
+        self._site.forget()
         if self._principals is None or not view.models or _keys_differ(before.settings, view.settings):
             self._know()
         self._room.changed(view.settings.waiting)
@@ -132,7 +125,7 @@ class Gateway:
     def update_access(self, access: Access) -> None:
         """Know these keys from now on; requests under way are not touched, and those that wait need a valid one."""
         self.access = access
-        self._lists = {}
+        self._site.forget()
         self._know()
         self._room.changed(self.view.settings.waiting)
 
@@ -227,7 +220,7 @@ class Gateway:
 
     def _identify(self, exchange: Exchange, target: Target) -> None:
         """Find out who sends a request, and whether they may."""
-        callers = self._callers()
+        callers = self.callers()
         principal = authenticate(callers, exchange.headers.get(b"authorization", b""), time.time())
         demand(principal, target.scopes)
         exchange.principal, exchange.callers = principal, callers
@@ -238,7 +231,12 @@ class Gateway:
         if known is not None and (exchange.callers is not self._principals or known.expires is not None):
             self._identify(exchange, target)
 
-    def _callers(self) -> Principals:
+    def callers(self) -> Principals:
+        """Everybody who may call.
+
+        Raises:
+            Unavailable: Nobody knows yet.
+        """
         if self._principals is None:
             raise Unavailable("The gateway is starting.", code="starting", retry_after_s=1)
         return self._principals
@@ -248,17 +246,17 @@ class Gateway:
         target = exchange.target
         try:
             if target is None:
-                self._preflight(exchange)
+                self._site.preflight(exchange)
                 return
             self._identify_again(exchange, target)
             if target.route is not None:
                 self._serve(exchange, target, target.route)
             else:
-                self._show(exchange, target)
+                self._site.show(exchange, target, exchange.principal or _NOBODY)
         except ApiError as error:
             self.refuse(exchange, error)
         except Exception:  # noqa: BLE001 - the last resort: a defect of ours must still be an answer
-            self._fail(exchange)
+            self.failed(exchange)
 
     def _guarded(self, exchange: Exchange, work: Callable[[], None]) -> None:
         """Go on with a request, later than in `handle`."""
@@ -267,16 +265,17 @@ class Gateway:
         except ApiError as error:
             self.refuse(exchange, error)
         except Exception:  # noqa: BLE001 - the last resort: a defect of ours must still be an answer
-            self._fail(exchange)
+            self.failed(exchange)
 
-    def _fail(self, exchange: Exchange) -> None:
+    def failed(self, exchange: Exchange) -> None:
+        """Answer a request at which we have failed ourselves, by the exception that was just caught."""
         _log.exception("request %s failed", exchange.request_id.decode())
         self.refuse(exchange, ApiError("The gateway failed at this request.", code="internal_error"))
 
     def refuse(self, exchange: Exchange, error: ApiError) -> None:
         """Answer with an error in OpenAI's shape."""
         exchange.request_id = exchange.request_id or next(self._ids)
-        self._count(exchange, error.status)
+        self.count(exchange, error.status)
         self._answer(exchange, error)
 
     def _answer(self, exchange: Exchange, error: ApiError) -> None:
@@ -288,7 +287,7 @@ class Gateway:
             route = exchange.target.route if exchange.target is not None else None
             tell(exchange, route or Route.CHAT, error)
 
-    def _count(self, exchange: Exchange, status: int) -> None:
+    def count(self, exchange: Exchange, status: int) -> None:
         """Count a reply that no engine was asked for."""
         label = exchange.target.label if exchange.target is not None else "other"
         self.ledger.counters.tally(label, "").answered(status)
@@ -361,7 +360,7 @@ class Gateway:
 
         pending = self.counter.count(asked.route, asked.fields, counted, most=most)
         until = min(asked.deadline, time.monotonic() + self.view.settings.waiting.longest_s)
-        counting = _Counted(asked, pending, until, self._counting)
+        counting = Counting(asked, pending, until, self._counting)
 
     def _enter_counted(self, asked: Asked) -> None:
         self.reconsider(asked)  # while it was counted, anything can have changed
@@ -426,7 +425,7 @@ class Gateway:
     def reconsider(self, asked: Asked) -> None:
         """Find its model and its caller anew."""
         exchange = asked.exchange
-        asked.principal = authenticate(self._callers(), exchange.headers.get(b"authorization", b""), time.time())
+        asked.principal = authenticate(self.callers(), exchange.headers.get(b"authorization", b""), time.time())
         if exchange.target is not None:
             demand(asked.principal, exchange.target.scopes)
         asked.model = known_model(self.view, asked.principal.grant, asked.model.name)
@@ -460,7 +459,7 @@ class Gateway:
 
     def fail(self, asked: Asked) -> None:
         """A defect of ours has kept it from being sent."""
-        self._fail(asked.exchange)
+        self.failed(asked.exchange)
 
     def _closed(self, relay: Relay, outcome: Outcome) -> None:
         self._places.ended(relay)
@@ -472,121 +471,6 @@ class Gateway:
 
     def _cleared(self) -> None:
         self._room.served()
-
-    # --- pages
-
-    def _show(self, exchange: Exchange, target: Target) -> None:
-        if target.page is Page.METRICS:
-            self._later(exchange, self._show_metrics(exchange))
-        elif target.page is Page.ADMIN:
-            self._later(exchange, self._send_on(exchange))
-        else:
-            exchange.reply(200, self._page(target, exchange.principal or _NOBODY))
-            self._count(exchange, 200)
-
-    def _page(self, target: Target, principal: Principal) -> bytes:
-        if target.deployment is not None:
-            known_model(self.view, principal.grant, target.deployment)
-        match target.page:
-            case Page.MODELS:
-                return self._list(principal.grant)
-            case Page.MODEL:
-                return model_card(self.view, principal.grant, target.model)
-            case Page.READY:
-                self._callers()  # without keys nothing can be answered, however ready the engines are
-                return readiness(self.view)
-            case Page.OPENAPI:
-                return description()
-        return b'{"status":"ok"}'
-
-    def _list(self, grant: Grant) -> bytes:
-        page = self._lists.get(grant)
-        if page is None:
-            page = self._lists[grant] = model_list(self.view, grant)
-        return page
-
-    def _preflight(self, exchange: Exchange) -> None:
-        requested = exchange.headers.get(b"access-control-request-headers", b"")
-        allowed = b"access-control-allow-origin" in exchange.extra
-        exchange.reply(204, b"", headers=preflight_headers(requested) if allowed else b"")
-
-    async def _send_on(self, exchange: Exchange) -> None:
-        reply = await ask_control(self._admin, admin_call(exchange, exchange.principal or _NOBODY))
-        if not exchange.gone:
-            kind = reply.headers.get("content-type", "application/json").encode("latin-1")
-            exchange.reply(reply.status, reply.body, kind, reply_lines(reply))
-            self._count(exchange, reply.status)
-
-    async def _show_metrics(self, exchange: Exchange) -> None:
-        page = await self._all_metrics()
-        if not exchange.gone:
-            exchange.reply(200, page, TEXT)
-            self._count(exchange, 200)
-
-    async def _all_metrics(self) -> bytes:
-        if self._metrics_source is not None:
-            try:
-                return await self._metrics_source()
-            except (OSError, TimeoutError, ValueError) as error:
-                _log.warning("no metrics from control: %s", error)
-        return metrics.render([self.report()])
-
-    def _later(self, exchange: Exchange, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(self._finish(exchange, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _finish(self, exchange: Exchange, work: Awaitable[None]) -> None:
-        try:
-            await work
-        except ApiError as error:
-            self.refuse(exchange, error)
-        except Exception:  # noqa: BLE001 - the last resort, as in `handle`
-            self._fail(exchange)
-
-
-class _Counted:
-    """Listens to the client of a request whose tokens are being counted.
-
-    Attributes:
-        asked: The request.
-        until: How long it may take, on the clock of `time.monotonic`.
-    """
-
-    def __init__(self, asked: Asked, pending: Pending, until: float, among: set[_Counted]) -> None:
-        self.asked = asked
-        self.until = until
-        self._pending = pending
-        self._among = among
-        among.add(self)
-        asked.exchange.listener = self
-
-    def over(self) -> None:
-        """It is counted, or need not be any more."""
-        self._among.discard(self)
-        self.asked.exchange.listener = None
-
-    def expire(self) -> ApiError:
-        """It has taken too long: nothing more needs to be counted. Returns what to tell."""
-        self.over()
-        self._pending.cancel()
-        if self.until == self.asked.deadline:
-            words = "The request's deadline passed while its tokens were being counted."
-            return DeadlineExceeded(words, code=PASSED, retry_after_s=_RETRY_S)
-        words = "Too many large requests are being counted. Try again later."
-        return Unavailable(words, code="waited_too_long", retry_after_s=_RETRY_S)
-
-    def client_gone(self) -> None:
-        """Nothing more needs to be counted."""
-        self.over()
-        self._pending.cancel()
-        self.asked.tally.answered(_CLIENT_CLOSED)
-
-    def client_paused(self) -> None:
-        """Nothing is written."""
-
-    def client_resumed(self) -> None:
-        """Nothing is written."""
 
 
 def _soon(work: Callable[[], None]) -> None:

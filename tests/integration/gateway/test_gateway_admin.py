@@ -246,7 +246,7 @@ async def test_a_client_that_leaves_does_not_undo_what_it_asked(front: Front, co
     await asyncio.sleep(0.05)
     assert not control.asked[0].gone.is_set()
     over.set()
-    while front.gateway._tasks:  # noqa: ASYNC110 - that nothing is left is what is tested
+    while front.gateway._site.tasks:  # noqa: ASYNC110 - that nothing is left is what is tested
         await asyncio.sleep(0.01)
     assert (await front.get("/health")).status == 200
 
