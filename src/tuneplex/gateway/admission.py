@@ -41,6 +41,10 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 # What is left of a limit, the limit, and what fills it: a window, or the tokens of the day.
 _Left = tuple[int, int, Window | int]
 _BY_LEFT = itemgetter(0)
+_REQUESTS_LEFT = (
+    b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
+)
+_TOKENS_LEFT = _REQUESTS_LEFT.replace(b"requests", b"tokens")
 
 
 class Ticket:
@@ -272,7 +276,7 @@ class Admission:
             if limits.tokens_per_day is not None and held.tokens_per_day is not None:
                 used = account.spent("tokens_per_day", day)
                 tokens.append((held.tokens_per_day - used, limits.tokens_per_day, used))
-        return _lines(b"requests", requests, now, wall) + _lines(b"tokens", tokens, now, wall)
+        return _lines(_REQUESTS_LEFT, requests, now, wall) + _lines(_TOKENS_LEFT, tokens, now, wall)
 
     def report(self, now: float, wall: float) -> tuple[dict[str, Used], dict[str, Limits]]:
         """What was let in and what it goes by, by subject; those that have long been quiet are forgotten."""
@@ -321,20 +325,13 @@ def _cuts(limits: Limits) -> bool:
     return limits.cut_streams and limits.money_per_month is not None
 
 
-def _lines(what: bytes, found: list[_Left], now: float, wall: float) -> bytes:
+def _lines(template: bytes, found: list[_Left], now: float, wall: float) -> bytes:
     """Of the subject with the least left."""
     if not found:
         return b""
-    left, limit, of = min(found, key=_BY_LEFT)
+    left, limit, of = found[0] if len(found) == 1 else min(found, key=_BY_LEFT)
     reset_s = of.rest_s(now) if isinstance(of, Window) else rest_s("tokens_per_day", wall) if of else 0.0
-    return b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n" % (
-        what,
-        limit,
-        what,
-        max(0, left),
-        what,
-        _duration(math.ceil(reset_s)),
-    )
+    return template % (limit, max(0, left), _duration(math.ceil(reset_s)))
 
 
 def _duration(seconds: int) -> bytes:

@@ -44,8 +44,20 @@ class StreamAnswer:
     """Server-sent events, passed on as whole events so that a break never leaves half of one."""
 
     __slots__ = (
-        "_dialect", "_end_mark", "_error_mark", "_exchange", "_framer", "_meter", "_over", "_relay", "_rename",
-        "_surplus", "_typed", "_usual",
+        "_dialect",
+        "_end_mark",
+        "_error_mark",
+        "_exchange",
+        "_framer",
+        "_meter",
+        "_over",
+        "_plain",
+        "_relay",
+        "_rename",
+        "_surplus",
+        "_typed",
+        "_usual",
+        "_usual_name",
     )  # fmt: skip
 
     def __init__(self, relay: Relay) -> None:
@@ -58,7 +70,10 @@ class StreamAnswer:
         self._typed = relay.order.route is Route.RESPONSES
         self._over = False  # its proper end has come,
         self._surplus = False  # and what follows is for nobody
-        self._rename = relay.renamer().events
+        renamer = relay.renamer()
+        self._rename = renamer.events
+        self._usual_name = renamer.usual
+        self._plain = False  # nothing is held, and the first event has gone
         self._framer = EventFramer()
         self._meter = relay.meter()
         if not self._exchange.commented:
@@ -69,19 +84,20 @@ class StreamAnswer:
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
         """Pass on the events that are complete."""
         if (
-            not done
+            self._plain
+            and not done
             and data.startswith(self._usual)
             and data.find(b"\n") == len(data) - 2
             and data.endswith(_BORDER)
-            and not self._framer.held
-            and self._relay.chunks
         ):  # the usual case: one more event of one line
             self._relay.chunks += 1
             shown = self._meter.one(data)
             if shown:
-                self._exchange.write(self._rename(shown))
+                renamed = shown.replace(*self._usual_name)
+                self._exchange.write(self._rename(shown) if renamed is shown else renamed)
             return
         self._pass_on(data, done=done)
+        self._plain = self._relay.chunks > 0 and not self._framer.held
 
     def _pass_on(self, data: bytes, *, done: bool) -> None:
         relay = self._relay
