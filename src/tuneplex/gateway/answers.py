@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["STREAM_HEADERS", "ErrorAnswer", "LongAnswer", "StreamAnswer", "WholeAnswer", "error_event"]
 
 _BORDER = b"\n\n"
-_BORDERS = (_BORDER, b"\r\n\r\n")
 STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 _WHOLE_LIMIT = 1024 * 1024
 _ERROR_LIMIT = 64 * 1024
@@ -320,11 +319,6 @@ class ErrorAnswer:
         if given.isdigit() and len(given) <= _LONGEST_WAIT and error.retry_after_s is not None:
             error.retry_after_s = int(given)
         relay.engine_failed(error)
-
-
-def _end_of_events(data: bytes) -> int:
-    """Where the last event ends that is complete; engines end their lines with LF or with CR LF."""
-    return max(data.rfind(border) + len(border) if border in data else 0 for border in _BORDERS)
 
 
 def _by_size(relay: Relay, size: int) -> Usage:

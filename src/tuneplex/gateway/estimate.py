@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tuneplex.errors import BadRequest
-from tuneplex.gateway.prompts import SEVERAL, TEXTS, Part, parts
+from tuneplex.gateway.prompts import SEVERAL, TEXTS, Part
 from tuneplex.types import Route
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "Tally",
     "by_size",
     "does_not_fit",
-    "estimate",
     "fits_by_size",
     "longest_answer",
 ]
@@ -122,14 +121,6 @@ class Tally:
             choices=choices,
             prompts=self._prompts,
         )
-
-
-def estimate(route: Route, fields: Mapping[str, msgspec.Raw]) -> Estimate:
-    """Tokens of the prompt and to come, by the bytes of texts. What makes no sense is left to the engine to refuse."""
-    tally = Tally(route, fields)
-    for part in parts(route, fields):
-        tally.add(part, None)
-    return tally.result()
 
 
 def by_size(route: Route, fields: Mapping[str, msgspec.Raw]) -> tuple[Estimate, Estimate] | None:

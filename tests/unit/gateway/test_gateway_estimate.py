@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuneplex.gateway.estimate import UNSAID_COMPLETION, Estimate, estimate, longest_answer
+from tests.support.estimates import estimate
+from tuneplex.gateway.estimate import UNSAID_COMPLETION, Estimate, longest_answer
 from tuneplex.types import Route
 
 

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from tests.support.estimates import estimate
 from tests.support.tokenizers import KINDS, make
 from tuneplex.gateway.body import read_body
-from tuneplex.gateway.estimate import Estimate, Tally, does_not_fit, estimate, fits_by_size
+from tuneplex.gateway.estimate import Estimate, Tally, does_not_fit, fits_by_size
 from tuneplex.gateway.prompts import Part, parts
 from tuneplex.gateway.tokens import Pending, TokenCounter
 from tuneplex.types import Route
