@@ -15,6 +15,7 @@ __all__ = [
     "AdapterStatus",
     "AdapterVersion",
     "Base",
+    "Breaking",
     "Change",
     "Decision",
     "FleetSpec",
@@ -22,6 +23,7 @@ __all__ = [
     "GatewayReport",
     "GatewaySettings",
     "GatewayStatus",
+    "Idempotency",
     "Leases",
     "Listen",
     "Model",
@@ -32,6 +34,7 @@ __all__ = [
     "ReplicaStatus",
     "Residency",
     "Resident",
+    "Retries",
     "Route",
     "Spent",
     "Status",
@@ -156,6 +159,7 @@ class Replica(msgspec.Struct, frozen=True):
         context: Tokens that a request can have, prompt and completion together. None: nobody knows.
         awaited: Versions that it does not serve yet, and is expected to: it starts, or loads them.
         ready_at: When it is expected to be ready, Unix time; None while nobody can tell.
+        leave_at: When a draining one will be stopped, Unix time: what it still works on then should go elsewhere.
     """
 
     name: str
@@ -172,6 +176,7 @@ class Replica(msgspec.Struct, frozen=True):
     context: int | None = None
     awaited: frozenset[str] = frozenset()
     ready_at: float | None = None
+    leave_at: float | None = None
 
     def __repr__(self) -> str:
         """Without the secret, so that it cannot slip into a log."""
@@ -179,11 +184,49 @@ class Replica(msgspec.Struct, frozen=True):
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """How long the gateway waits for an engine, in seconds."""
+    """How long the gateway waits for an engine, in seconds; `total_s` is for a whole reply."""
 
     connect_s: float = 5.0
     first_byte_s: float = 600.0
     between_chunks_s: float = 120.0
+    total_s: float = 3600.0
+
+
+class Retries(msgspec.Struct, frozen=True):
+    """How often a request is sent again while its client has got nothing of a reply, and how many are.
+
+    Attributes:
+        tries: Of one request, the first among them.
+        share: Of all requests, that may be sent again; hedges count too.
+        per_second: Requests that may be sent again in any case.
+        hedge_after_s: When an engine is silent for so long, another one is asked beside it; None: never.
+    """
+
+    tries: int = 3
+    share: float = 0.2
+    per_second: float = 10.0
+    hedge_after_s: float | None = None
+
+
+class Breaking(msgspec.Struct, frozen=True):
+    """When a replica that fails gets no requests for a while.
+
+    Attributes:
+        failures: In a row.
+        open_s: For how long then, seconds; twice as long each time that it fails again at once.
+        longest_s: And no longer.
+    """
+
+    failures: int = 5
+    open_s: float = 5.0
+    longest_s: float = 60.0
+
+
+class Idempotency(msgspec.Struct, frozen=True):
+    """How much of replies to requests with an `Idempotency-Key` is kept, by all gateways together, and how long."""
+
+    bytes: int = 256 * 1024 * 1024
+    keep_s: float = 86400.0
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -212,6 +255,10 @@ class GatewaySettings(msgspec.Struct, frozen=True):
         max_body: Largest request body, bytes.
         timeouts: Towards engines.
         waiting: Of requests, for a free place.
+        retries: Of requests at other replicas.
+        breaking: Of replicas that fail.
+        idempotency: Of requests that are sent again by their clients.
+        migrate: Streams whose replica fails or goes away are continued at another one.
         currency: Of all prices and of limits in money: three letters, or empty.
     """
 
@@ -221,6 +268,10 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     max_body: int = 16 * 1024 * 1024
     timeouts: Timeouts = Timeouts()
     waiting: Waiting = Waiting()
+    retries: Retries = Retries()
+    breaking: Breaking = Breaking()
+    idempotency: Idempotency = Idempotency()
+    migrate: bool = True
     currency: str = ""
 
 

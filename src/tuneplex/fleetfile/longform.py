@@ -12,12 +12,15 @@ from tuneplex.fleetfile.places import KeyPath, Places
 from tuneplex.fleetfile.schema import (
     AdapterSection,
     BaseSection,
+    BreakerSection,
     FleetFile,
     GatewaySection,
+    IdempotencySection,
     LimitsSection,
     PoolSection,
     PriceSection,
     PricesSection,
+    RetriesSection,
     Section,
     StoreSection,
     TimeoutsSection,
@@ -29,7 +32,14 @@ __all__ = ["expand"]
 
 _FLAG = re.compile(r"(?:--)?[A-Za-z0-9][A-Za-z0-9._-]*")
 _IN_MODEL: dict[str, type[Section]] = {"limits": LimitsSection, "price": PriceSection}
-_IN_GATEWAY: dict[str, type[Section]] = {"tls": TlsSection, "timeouts": TimeoutsSection, "waiting": WaitingSection}
+_IN_GATEWAY: dict[str, type[Section]] = {
+    "tls": TlsSection,
+    "timeouts": TimeoutsSection,
+    "waiting": WaitingSection,
+    "retries": RetriesSection,
+    "breaker": BreakerSection,
+    "idempotency": IdempotencySection,
+}
 _FLAG_HINT = "write FLAG: value, FLAG: true, or a list of strings as on the command line"
 
 

@@ -18,11 +18,14 @@ from tuneplex.identity import Limits
 from tuneplex.types import (
     AdapterVersion,
     Base,
+    Breaking,
     FleetSpec,
     GatewaySettings,
+    Idempotency,
     Listen,
     PoolSpec,
     Price,
+    Retries,
     Timeouts,
     Waiting,
 )
@@ -259,14 +262,18 @@ def _gateway(file: FleetFile, env: Mapping[str, str]) -> GatewaySettings:
     if key is None and not gateway.require_key and not is_loopback(gateway.host):
         hint = f"set gateway.require_key, gateway.key_env, gateway.key or the environment variable {API_KEY_VARIABLE}"
         raise file.places.error(("gateway", "host"), f"{gateway.host} is open to others, without a key", hint=hint)
-    timeouts, waiting = gateway.timeouts, gateway.waiting
+    timeouts, waiting, retries = gateway.timeouts, gateway.waiting, gateway.retries
     return GatewaySettings(
         key_sha256=hashlib.sha256(key.encode()).hexdigest() if key else None,
         require_key=gateway.require_key,
         cors_origins=tuple(gateway.cors),
         max_body=gateway.max_body,
-        timeouts=Timeouts(timeouts.connect, timeouts.first_byte, timeouts.between_chunks),
+        timeouts=Timeouts(timeouts.connect, timeouts.first_byte, timeouts.between_chunks, timeouts.total),
         waiting=Waiting(waiting.requests, waiting.bytes, waiting.longest, waiting.comments),
+        retries=Retries(retries.tries, retries.share, retries.per_second, retries.hedge_after),
+        breaking=Breaking(gateway.breaker.failures, gateway.breaker.open, gateway.breaker.longest),
+        idempotency=Idempotency(gateway.idempotency.bytes, gateway.idempotency.keep),
+        migrate=gateway.migrate,
         currency=file.prices.currency if file.prices else "",
     )
 

@@ -15,13 +15,16 @@ from tuneplex.units import CURRENCY, MOST_MONEY, PICOS, parse_bytes, parse_durat
 __all__ = [
     "AdapterSection",
     "BaseSection",
+    "BreakerSection",
     "EngineSection",
     "FleetFile",
     "GatewaySection",
+    "IdempotencySection",
     "LimitsSection",
     "PoolSection",
     "PriceSection",
     "PricesSection",
+    "RetriesSection",
     "Section",
     "StoreSection",
     "TimeoutsSection",
@@ -223,6 +226,39 @@ class TimeoutsSection(Section):
     connect: Duration = Field(default=5.0, description="For a connection.")
     first_byte: Duration = Field(default=600.0, description="For the first byte of a reply.")
     between_chunks: Duration = Field(default=120.0, description="Between two parts of a reply.")
+    total: Duration = Field(default=3600.0, description="For a whole reply, however often it is begun.")
+
+
+class RetriesSection(Section):
+    """How requests are sent again, to another engine if possible, while their clients have got nothing of a reply."""
+
+    tries: Annotated[int, Field(ge=1, le=20)] = Field(
+        default=3, description="Of one request, the first one among them; 1 sends nothing again."
+    )
+    share: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.2, description="Of all requests, that may be sent again, so that an outage does not multiply them."
+    )
+    per_second: Annotated[float, Field(ge=0, le=100_000)] = Field(
+        default=10.0, description="Requests that may be sent again in any case."
+    )
+    hedge_after: Duration | None = Field(
+        default=None, description="Ask a second engine when the first one is silent for so long; else never."
+    )
+
+
+class BreakerSection(Section):
+    """When an engine that fails gets no requests for a while."""
+
+    failures: Count = Field(default=5, description="In a row.")
+    open: Duration = Field(default=5.0, description="For how long; twice as long each time it fails again at once.")
+    longest: Duration = Field(default=60.0, description="And no longer.")
+
+
+class IdempotencySection(Section):
+    """What is kept of replies to requests with an `Idempotency-Key`, by all gateway processes together."""
+
+    bytes: Size = Field(default=256 * 1024 * 1024, description="Size of all replies, for instance `256MiB`.")
+    keep: Duration = Field(default=86400.0, description="For how long.")
 
 
 class WaitingSection(Section):
@@ -258,6 +294,14 @@ class GatewaySection(Section):
     max_body: Size = Field(default=16 * 1024 * 1024, description="Largest request body, for instance `16MiB`.")
     timeouts: TimeoutsSection = Field(default=TimeoutsSection(), description="Towards engines.")
     waiting: WaitingSection = Field(default=WaitingSection(), description="Of requests, for a free place.")
+    retries: RetriesSection = Field(default=RetriesSection(), description="Of requests that an engine fails at.")
+    breaker: BreakerSection = Field(default=BreakerSection(), description="Of engines that fail.")
+    idempotency: IdempotencySection = Field(
+        default=IdempotencySection(), description="Of requests that clients send again."
+    )
+    migrate: bool = Field(
+        default=True, description="Continue streams at another engine when theirs fails or goes away."
+    )
 
 
 class StoreSection(Section):

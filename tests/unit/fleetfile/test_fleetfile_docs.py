@@ -28,6 +28,9 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "`gateway.tls`": schema.TlsSection,
     "`gateway.timeouts`": schema.TimeoutsSection,
     "`gateway.waiting`": schema.WaitingSection,
+    "`gateway.retries`": schema.RetriesSection,
+    "`gateway.breaker`": schema.BreakerSection,
+    "`gateway.idempotency`": schema.IdempotencySection,
     "`store`": schema.StoreSection,
     "`prices`": schema.PricesSection,
 }
@@ -43,7 +46,7 @@ def rows(title: str) -> dict[str, tuple[str, str]]:
 def value(text: str, key: str) -> object:
     """A default as it stands on the page, read as the fleet file would read it."""
     read: dict[str, Callable[[str], object]] = {"max_body": parse_bytes}
-    read |= dict.fromkeys([*schema.TimeoutsSection.model_fields, "longest", "comments"], parse_duration)
+    read |= dict.fromkeys([*schema.TimeoutsSection.model_fields, "longest", "comments", "open", "keep"], parse_duration)
     read["bytes"] = parse_bytes
     return read.get(key, yaml.safe_load)(text)
 
