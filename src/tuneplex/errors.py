@@ -26,6 +26,7 @@
         ├─ HeadTooLarge        431
         ├─ EngineRefused       the engine's own refusal, with its status
         ├─ UpstreamError       502  the engine broke off or answered in another shape
+        │   └─ Quarantined     502  engines ended at the request, it is sent to no further one
         ├─ Unavailable         503  nothing can take the request now
         ├─ UpstreamTimeout     504
         └─ DeadlineExceeded    504  the client's own deadline
@@ -48,6 +49,7 @@ __all__ = [
     "HeadTooLarge",
     "MethodNotAllowed",
     "NotFound",
+    "Quarantined",
     "RateLimited",
     "RequestTimeout",
     "SourceError",
@@ -270,6 +272,18 @@ class UpstreamError(ApiError):
     """The engine broke off, or answered something that is not an answer."""
 
     status = 502
+
+
+class Quarantined(UpstreamError):
+    """Engines ended while they had the request, one after another, so it is sent to no further one.
+
+    Nobody knows whose fault that is, so it is none of the client's (4xx); what the client sees is that engines broke
+    off (502). To send it again would only endanger more of them, and clients are told not to.
+    """
+
+    def __init__(self) -> None:
+        words = "Several engines ended while they were at this request, so it is not sent to another one."
+        super().__init__(words, code="quarantined")
 
 
 class Unavailable(ApiError):

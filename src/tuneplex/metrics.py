@@ -78,6 +78,16 @@ CATALOGUE: dict[str, Family] = {
             ("model", "reason"),
         ),
         Family("tuneplex_left_waiting_total", "Requests whose clients left while they waited.", ("model",)),
+        Family("tuneplex_retries_total", "Requests that were sent again, by how the try ended.", ("model", "reason")),
+        Family("tuneplex_retries_denied_total", "Requests that were not, because too many had been.", ("model",)),
+        Family(
+            "tuneplex_hedges_total",
+            "Requests for which a second engine was asked, by which of the two was faster.",
+            ("model", "winner"),
+        ),
+        Family("tuneplex_migrations_total", "Streams that went on at another replica.", ("model", "reason")),
+        Family("tuneplex_quarantined_total", "Requests at which engines ended one after another.", ("model",)),
+        Family("tuneplex_breaker_opened_total", "How often a replica was given no more requests.", ("replica",)),
     )
 }
 

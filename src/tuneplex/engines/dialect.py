@@ -8,6 +8,7 @@ import msgspec
 
 from tuneplex.engines.rename import Renamer
 from tuneplex.errors import ApiError
+from tuneplex.policy import End
 from tuneplex.types import Route
 
 __all__ = ["Dialect"]
@@ -59,6 +60,9 @@ class Dialect(Protocol):
             shown: The client's name for it.
         """
 
+    def error_end(self, status: int, body: bytes) -> End:
+        """How a try ended that was answered with an error. The arguments are those of `error`."""
+
     def error_at(self, events: bytes) -> int:
         """Where the first event that reports an error begins, with its `data:`; -1 when none does."""
 
@@ -73,6 +77,9 @@ class Dialect(Protocol):
             name: The engine's own name for the model.
             shown: The client's name for it.
         """
+
+    def stream_end(self, event: bytes) -> End:
+        """How a try ended that had an error in its stream. The argument is that of `stream_error`."""
 
     def ended(self, route: Route, last: bytes) -> bool:
         """Whether a stream has come to its proper end with the events `last`."""

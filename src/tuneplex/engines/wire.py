@@ -7,8 +7,9 @@ from http import HTTPStatus
 import msgspec
 
 from tuneplex.errors import ApiError, EngineRefused, Unavailable, UpstreamError
+from tuneplex.policy import End
 
-__all__ = ["engine_error", "stream_error", "with_fields"]
+__all__ = ["engine_error", "error_end", "stream_end", "stream_error", "with_fields"]
 
 _TEXT_LIMIT = 2000
 _STATUS_DIGITS = 3
@@ -20,8 +21,15 @@ _UNPROCESSABLE = 422
 _TOO_MANY = 429
 _CLIENT_ERRORS = range(400, 500)
 _FAILURES_PASSED_ON = frozenset({500, 501})
+_NOT_IMPLEMENTED = 501
 _UNAVAILABLE = 503
+_UNAVAILABLES = frozenset({502, 503, 504})
 _STATUSES = frozenset(status.value for status in HTTPStatus)
+
+# vLLM's `EngineDeadError`: its API server ends soon after it has said so.
+_DEAD = "EngineCore encountered an issue"
+# What is said of a prompt that is too long; some servers say it with a 500.
+_TOO_LONG = ("maximum context length", "maximum model length", "context window", "prompt is too long")
 
 _object = msgspec.json.Decoder(dict[str, object])
 
@@ -66,11 +74,39 @@ def engine_error(status: int, body: bytes, *, name: str, shown: str) -> ApiError
     return UpstreamError(f"The engine answered with the unexpected status {status}.", code="engine_error")
 
 
-def stream_error(event: bytes, *, name: str, shown: str) -> ApiError:
-    """Put an error event of a stream, `data: {…}`, into OpenAI's shape; see `Dialect.stream_error`."""
+def error_end(status: int, body: bytes) -> End:
+    """How a try ended that was answered with this error; see `Dialect.error_end`."""
+    if status == _TOO_MANY:
+        return End.BUSY
+    if status in _UNAVAILABLES:
+        return End.UNAVAILABLE
+    if status in _CLIENT_ERRORS or status == _NOT_IMPLEMENTED:
+        return End.REFUSED
+    return _failure(_told(body).message)
+
+
+def stream_end(event: bytes) -> End:
+    """How a try ended that had this error event in its stream; see `Dialect.stream_end`."""
+    status, body = _event(event)
+    return error_end(status, body)
+
+
+def _failure(message: str) -> End:
+    if _DEAD in message:
+        return End.DEAD
+    return End.REFUSED if any(words in message for words in _TOO_LONG) else End.FAILED
+
+
+def _event(event: bytes) -> tuple[int, bytes]:
+    """Of an error event the status that it holds, or 0, and its JSON."""
     body = event.partition(b"\n")[0].partition(b":")[2].strip()
     code = _told(body).code or ""
-    status = int(code) if code.isdecimal() and len(code) == _STATUS_DIGITS else 0
+    return int(code) if code.isdecimal() and len(code) == _STATUS_DIGITS else 0, body
+
+
+def stream_error(event: bytes, *, name: str, shown: str) -> ApiError:
+    """Put an error event of a stream, `data: {…}`, into OpenAI's shape; see `Dialect.stream_error`."""
+    status, body = _event(event)
     if status in _CLIENT_ERRORS:
         return engine_error(status, body, name=name, shown=shown)
     return EngineRefused(500, "server_error", "The engine failed during this reply.", code="engine_error")

@@ -95,9 +95,8 @@ class Counters:
 
     def __init__(self) -> None:
         self._tallies: dict[Labels, Tally] = {}
-        self._refused: dict[Labels, int] = {}
-        self._left: dict[str, int] = {}
         self._waited: dict[str, Histogram] = {}
+        self._events: dict[str, dict[Labels, int]] = {}
 
     def tally(self, route: str, model: str) -> Tally:
         """The numbers of a route and a model; what is not for a known model counts as the model ``""``."""
@@ -108,11 +107,11 @@ class Counters:
 
     def refused(self, model: str, reason: str) -> None:
         """A request was refused instead of waiting, or of waiting longer."""
-        self._refused[model, reason] = self._refused.get((model, reason), 0) + 1
+        self._count("tuneplex_refused_waiting_total", model, reason)
 
     def left(self, model: str) -> None:
         """A client left while its request was waiting."""
-        self._left[model] = self._left.get(model, 0) + 1
+        self._count("tuneplex_left_waiting_total", model)
 
     def waited(self, model: str, seconds: float) -> None:
         """A request has waited and goes to a replica now."""
@@ -120,10 +119,43 @@ class Counters:
             self._waited[model] = Histogram(CATALOGUE["tuneplex_waited_seconds"].bounds)
         self._waited[model].observe(seconds)
 
+    def retried(self, model: str, reason: str) -> None:
+        """A request is sent again because its try ended like this."""
+        self._count("tuneplex_retries_total", model, reason)
+
+    def not_retried(self, model: str) -> None:
+        """A request would have been sent again, had there not been too many of them already."""
+        self._count("tuneplex_retries_denied_total", model)
+
+    def hedged(self, model: str, *, won: bool) -> None:
+        """A second engine was asked for a request; with `won` it was the faster one."""
+        self._count("tuneplex_hedges_total", model, "second" if won else "first")
+
+    def migrated(self, model: str, reason: str) -> None:
+        """A stream goes on at another replica because it ended like this at the one before."""
+        self._count("tuneplex_migrations_total", model, reason)
+
+    def quarantined(self, model: str) -> None:
+        """A request is refused because engines ended at it."""
+        self._count("tuneplex_quarantined_total", model)
+
+    def breaker_opened(self, replica: str) -> None:
+        """A replica gets no requests for a while."""
+        self._count("tuneplex_breaker_opened_total", replica)
+
+    def _count(self, family: str, *labels: str) -> None:
+        counts = self._events.setdefault(family, {})
+        counts[labels] = counts.get(labels, 0) + 1
+
     def counts(self) -> dict[str, list[tuple[Labels, float]]]:
         """As `GatewayReport.counters` wants them."""
         tallies = self._tallies.items()
+        events = {
+            family: [(labels, float(count)) for labels, count in counts.items()]
+            for family, counts in self._events.items()
+        }
         return {
+            **events,
             "tuneplex_requests_total": [
                 ((*labels, status), float(count)) for labels, tally in tallies for status, count in tally.statuses()
             ],
@@ -136,8 +168,6 @@ class Counters:
             "tuneplex_cached_prompt_tokens_total": [(labels, float(tally.cached)) for labels, tally in tallies],
             "tuneplex_completion_tokens_total": [(labels, float(tally.completion)) for labels, tally in tallies],
             "tuneplex_counted_requests_total": [(labels, float(tally.counted)) for labels, tally in tallies],
-            "tuneplex_refused_waiting_total": [(labels, float(count)) for labels, count in self._refused.items()],
-            "tuneplex_left_waiting_total": [((model,), float(count)) for model, count in self._left.items()],
         }
 
     def buckets(self) -> dict[str, list[tuple[Labels, tuple[float, ...]]]]:

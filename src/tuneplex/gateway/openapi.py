@@ -36,7 +36,13 @@ _API_ERRORS = (400, 404, 429, 500, 502, 503, 504)
 _RETRIED = frozenset({429, 503, 504})
 _LATE = frozenset({500, 502, 503, 504})  # what a request can become after it has waited
 _WAITED = "x-tuneplex-waited"
-_ALSO = {401: ("www-authenticate",), 405: ("allow",), 429: ("x-should-retry",), 504: ("x-should-retry",)}
+_ALSO = {
+    401: ("www-authenticate",),
+    405: ("allow",),
+    429: ("x-should-retry",),
+    502: ("x-should-retry",),
+    504: ("x-should-retry",),
+}
 # By `Target.label`, which is the route's or the page's own value.
 _NAMES: dict[str, str] = {
     Route.CHAT: "createChatCompletion",

@@ -1,5 +1,6 @@
 """Decisions without effects: what may take a request, and which replica does."""
 
+from tuneplex.policy.breaking import Breaker, Word
 from tuneplex.policy.changes import changes
 from tuneplex.policy.eligible import eligible, expected, too_small
 from tuneplex.policy.fair import FairQueue, Place
@@ -7,6 +8,7 @@ from tuneplex.policy.leases import Want, ceiling, floor, shares
 from tuneplex.policy.lessor import Lessor
 from tuneplex.policy.periods import BUDGETS, DAY_S, Periods, day_of, month_of, periods_at, rest_s
 from tuneplex.policy.permission import permits
+from tuneplex.policy.retrying import DEATHS, Budget, End, Verdict, backoff_s, deaths, read_retry_after, verdict
 from tuneplex.policy.routing import least_outstanding
 from tuneplex.policy.slots import QUANTUM_S, Slots
 from tuneplex.policy.turns import local_weights, places, turns
@@ -15,19 +17,27 @@ from tuneplex.policy.windows import MINUTE_S, Cell, Window
 __all__ = [
     "BUDGETS",
     "DAY_S",
+    "DEATHS",
     "MINUTE_S",
     "QUANTUM_S",
+    "Breaker",
+    "Budget",
     "Cell",
+    "End",
     "FairQueue",
     "Lessor",
     "Periods",
     "Place",
     "Slots",
+    "Verdict",
     "Want",
     "Window",
+    "Word",
+    "backoff_s",
     "ceiling",
     "changes",
     "day_of",
+    "deaths",
     "eligible",
     "expected",
     "floor",
@@ -37,8 +47,10 @@ __all__ = [
     "periods_at",
     "permits",
     "places",
+    "read_retry_after",
     "rest_s",
     "shares",
     "too_small",
     "turns",
+    "verdict",
 ]

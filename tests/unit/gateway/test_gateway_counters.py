@@ -72,3 +72,25 @@ def test_what_waits_adds_up() -> None:
     assert page["tuneplex_waited_seconds_count", model] == 2
     assert page["tuneplex_waited_seconds_bucket", model | {("le", "0.25")}] == 0
     assert page["tuneplex_waited_seconds_bucket", model | {("le", "0.5")}] == 2
+
+
+def test_what_failures_lead_to_is_counted() -> None:
+    """Requests that were sent again, hedged, moved or refused for that are on the page, and openings of breakers."""
+    counters = Counters()
+    counters.retried("legal", "broken")
+    counters.retried("legal", "broken")
+    counters.not_retried("legal")
+    counters.hedged("legal", won=True)
+    counters.hedged("legal", won=False)
+    counters.migrated("legal", "dead")
+    counters.quarantined("legal")
+    counters.breaker_opened("r0")
+    page = samples(render([report(counters, {})]))
+    legal = {("model", "legal")}
+    assert page["tuneplex_retries_total", frozenset(legal | {("reason", "broken")})] == 2
+    assert page["tuneplex_retries_denied_total", frozenset(legal)] == 1
+    assert page["tuneplex_hedges_total", frozenset(legal | {("winner", "first")})] == 1
+    assert page["tuneplex_hedges_total", frozenset(legal | {("winner", "second")})] == 1
+    assert page["tuneplex_migrations_total", frozenset(legal | {("reason", "dead")})] == 1
+    assert page["tuneplex_quarantined_total", frozenset(legal)] == 1
+    assert page["tuneplex_breaker_opened_total", frozenset({("replica", "r0")})] == 1

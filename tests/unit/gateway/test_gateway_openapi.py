@@ -89,10 +89,10 @@ def test_web_pages_may_read_the_headers_that_are_documented() -> None:
 
 
 def test_headers_of_refusals_are_documented() -> None:
-    """Limits and deadlines may say that trying again is in vain; what comes after waiting tells how long that was."""
+    """Limits, deadlines and a quarantine may tell not to try again; what comes after waiting tells how long it was."""
     for operation in (one for where, one in OPERATIONS.items() if target(*where).route is not None):
         told = {status: set(answer.headers) for status, answer in operation.responses.items()}
-        assert [status for status, headers in told.items() if "x-should-retry" in headers] == ["429", "504"]
+        assert [status for status, headers in told.items() if "x-should-retry" in headers] == ["429", "502", "504"]
         assert {"retry-after", "x-should-retry"} <= told["429"]
         waited = {status for status, headers in told.items() if "x-tuneplex-waited" in headers}
         assert waited == {"200", "500", "502", "503", "504", "4XX"}

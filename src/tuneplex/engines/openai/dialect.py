@@ -8,8 +8,9 @@ from functools import lru_cache
 import msgspec
 
 from tuneplex.engines.rename import Renamer
-from tuneplex.engines.wire import engine_error, stream_error, with_fields
+from tuneplex.engines.wire import engine_error, error_end, stream_end, stream_error, with_fields
 from tuneplex.errors import ApiError
+from tuneplex.policy import End
 from tuneplex.types import Route
 
 __all__ = ["OpenAIDialect"]
@@ -49,6 +50,10 @@ class OpenAIDialect:
         """Understands OpenAI's shape, the flat one, FastAPI's `detail`; hides everything else."""
         return engine_error(status, body, name=name, shown=shown)
 
+    def error_end(self, status: int, body: bytes) -> End:
+        """By the status; a 500 by its words, where they are vLLM's."""
+        return error_end(status, body)
+
     def error_at(self, events: bytes) -> int:
         """OpenAI's shape, and the flat one of older vLLMs."""
         found = _ERROR.search(events)
@@ -62,6 +67,10 @@ class OpenAIDialect:
     def stream_error(self, event: bytes, *, name: str, shown: str) -> ApiError:
         """Understands the same shapes as `error`."""
         return stream_error(event, name=name, shown=shown)
+
+    def stream_end(self, event: bytes) -> End:
+        """By the status in it, and by its words, like `error_end`."""
+        return stream_end(event)
 
     def ended(self, route: Route, last: bytes) -> bool:
         """`[DONE]`, or for responses the event that closes them."""
