@@ -19,7 +19,7 @@ from tuneplex.gateway.tokens import Pending, TokenCounter
 from tuneplex.http import Call, Endpoint, Pool
 from tuneplex.http.upstream import UpstreamConnection
 from tuneplex.identity import Access, Limits
-from tuneplex.types import FleetView, Model, Replica, Route
+from tuneplex.types import FleetView, GatewaySettings, Model, Replica, Retries, Route
 
 __all__ = ["NAME", "Answered", "Exchanged", "exchange"]
 
@@ -158,7 +158,9 @@ def exchange(
 def _stage(engine: str) -> tuple[Socketless, Gateway]:
     replica = Replica("r0", "default", engine, "http://engine.invalid:1", serves={NAME: NAME}, routes=frozenset(Route))
     model = Model("legal", NAME, "base", limits=Limits(concurrent=3, tokens_per_minute=2**50))
-    gateway = Gateway(0, FleetView(generation=1, models={"legal": model}, replicas=(replica,)), Access())
+    once = GatewaySettings(retries=Retries(tries=1))
+    view = FleetView(generation=1, models={"legal": model}, replicas=(replica,), settings=once)
+    gateway = Gateway(0, view, Access())
     pool = Socketless()
     gateway._upstreams[replica].pool = pool
     # There is no event loop here: nothing is looked after later, and prompts are counted when it is asked for.

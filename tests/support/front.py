@@ -196,8 +196,12 @@ def chat(model: str = "contacts", **fields: object) -> dict[str, object]:
     return {"model": model, "messages": [{"role": "user", "content": "hello"}], "temperature": 0, **fields}
 
 
-def view_of(engines: Iterable[FakeEngine], settings: GatewaySettings | None = None) -> FleetView:
-    """A fleet of these engines, each with all models; `gpt-4o` is an alias."""
+def view_of(
+    engines: Iterable[FakeEngine], settings: GatewaySettings | None = None, *, tries: int = 1, tokenizer: str = ""
+) -> FleetView:
+    """A fleet of these engines, each with all models; `gpt-4o` is an alias. What fails is not sent again."""
+    settings = settings or GatewaySettings()
+    retries = msgspec.structs.replace(settings.retries, tries=tries)
     serves = {"base": "base"} | {version: version for version in VERSIONS.values()}
     models = {name: Model(name, version, "base") for name, version in VERSIONS.items()}
     replicas = [
@@ -209,7 +213,8 @@ def view_of(engines: Iterable[FakeEngine], settings: GatewaySettings | None = No
         models={"base": Model("base", "base")} | models,
         aliases={"gpt-4o": "contacts"},
         replicas=tuple(replicas),
-        settings=settings or GatewaySettings(),
+        settings=msgspec.structs.replace(settings, retries=retries),
+        tokenizer=tokenizer,
     )
 
 

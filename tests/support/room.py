@@ -12,11 +12,15 @@ import msgspec
 from tuneplex.engines.usage import Usage
 from tuneplex.errors import ApiError, NotFound, Unavailable
 from tuneplex.gateway.admission import Admission, Ticket
+from tuneplex.gateway.answers import tell
 from tuneplex.gateway.asked import Asked
+from tuneplex.gateway.attempt import Attempt
 from tuneplex.gateway.counters import Counters, Outcome
 from tuneplex.gateway.exchange import Exchange
+from tuneplex.gateway.health import Health
+from tuneplex.gateway.ledger import Ledger
 from tuneplex.gateway.places import Places
-from tuneplex.gateway.relay import Ledger, Order, Relay, tell
+from tuneplex.gateway.relay import Relay
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.gateway.urgency import Priority
 from tuneplex.gateway.waiting import Room
@@ -59,11 +63,11 @@ class Client:
 
 
 class _Sent:
-    """What stands for a relay: it is over when the test says so."""
+    """What stands for a relay, and for its attempt: it is over when the test says so."""
 
-    def __init__(self, asked: Asked, order: Order, to: Replica) -> None:
+    def __init__(self, asked: Asked, to: Replica) -> None:
+        self.asked = asked
         self.exchange = asked.exchange
-        self.order = order
         self.upstream = cast("Upstream", msgspec.defstruct("To", ["replica"])(to))
         self.used: Usage | None = None
 
@@ -108,10 +112,12 @@ class Stage:
         self.broken: Exception | None = None
         self.ledger = Ledger(Counters())
         self.doubted: set[str] = set()
-        self.places = Places(0, self.ledger, self.doubted, self._clock)
+        self.health = Health(self.ledger.counters, lambda: None, self._clock)
+        self.places = Places(0, self.ledger, self.doubted, self.health, self._clock)
         self.room = Room(self, self.ledger, self.places, soon=self._soon, clock=self._clock, wall=self._clock)
-        self.ledger.on_opened = self.places.began
-        self.ledger.on_closed = self._closed
+        self.ledger.on_began = self.places.began
+        self.ledger.on_ended = self.places.ended
+        self.ledger.on_closed = self.room.closed
         self.view = FleetView(settings=GatewaySettings(waiting=Waiting(**waiting)), gateways=gateways)
         self._coming: list[Callable[[], None]] = []
         self._relays: dict[Asked, _Sent] = {}
@@ -122,10 +128,6 @@ class Stage:
 
     def _soon(self, work: Callable[[], None]) -> None:
         self._coming.append(work)
-
-    def _closed(self, relay: Relay, outcome: Outcome) -> None:
-        self.places.ended(relay)
-        self.room.closed(relay, outcome)
 
     def show(self, *replicas: Replica, models: tuple[str, ...] = ("legal", "contacts")) -> None:
         """A new view."""
@@ -227,8 +229,13 @@ class Stage:
         """Its reply is complete, and has taken so many tokens of prompt and completion."""
         relay = self._relays.pop(asked)
         relay.used = Usage(*used, exact=exact)
-        self.ledger.closed(cast("Relay", relay), outcome)
+        self.close(relay, outcome)
         self.run()
+
+    def close(self, sent: _Sent, outcome: Outcome = Outcome.COMPLETE) -> None:
+        """Its attempt ends, and it with that."""
+        self.ledger.ended(cast("Attempt", sent))
+        self.ledger.closed(cast("Relay", sent), outcome)
 
     @property
     def under_way(self) -> list[Asked]:
@@ -274,11 +281,8 @@ class Stage:
         """Count it as sent."""
         if self.broken is not None:
             raise self.broken
-        order = Order(
-            asked.route, asked.model, asked.shown, asked.stream, asked.tally, asked.charge, ticket=asked.ticket
-        )
-        relay = self._relays[asked] = _Sent(asked, order, replica)
-        self.ledger.opened(cast("Relay", relay))
+        sent = self._relays[asked] = _Sent(asked, replica)
+        self.ledger.began(cast("Attempt", sent))
         asked.exchange.listener = None
         self.sent.append((asked, replica.name))
 

@@ -7,22 +7,27 @@ JSON is parsed there, except that of the one event with the usage.
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tuneplex.engines.rename import StreamRenamer
+from tuneplex.engines.meters import Meter
+from tuneplex.engines.rename import Renamer, StreamRenamer
 from tuneplex.engines.usage import Usage, UsageFinder, estimated_tokens, read_document
 from tuneplex.errors import ApiError
-from tuneplex.gateway.counters import Outcome
-from tuneplex.gateway.heads import EVENT_STREAM, JSON
+from tuneplex.gateway.exchange import Exchange
+from tuneplex.gateway.heads import EVENT_STREAM, JSON, error_lines
 from tuneplex.http import EventFramer, EventTooLargeError, UpstreamFault, end_of_events
+from tuneplex.policy import read_retry_after
 from tuneplex.types import Route
 
 if TYPE_CHECKING:
-    from tuneplex.gateway.relay import Relay
+    from tuneplex.gateway.attempt import Attempt
 
-__all__ = ["STREAM_HEADERS", "ErrorAnswer", "LongAnswer", "StreamAnswer", "WholeAnswer", "error_event"]
+__all__ = ["PASSED", "STREAM_HEADERS", "ErrorAnswer", "LongAnswer", "StreamAnswer", "WholeAnswer", "tell"]
+
+PASSED = "deadline_exceeded"
 
 _BORDER = b"\n\n"
 STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
@@ -31,8 +36,6 @@ _ERROR_LIMIT = 64 * 1024
 _SEQUENCE = re.compile(rb'"sequence_number":\s*(\d{1,15})\b')
 _LONGEST_WAIT = 6  # digits of seconds
 
-_NOTHING = Usage(0, 0)
-
 
 def _unasked(status: int, headers: dict[bytes, bytes]) -> None:
     """A second head for one request cannot come; the connection sees to that."""
@@ -40,9 +43,16 @@ def _unasked(status: int, headers: dict[bytes, bytes]) -> None:
 
 
 class StreamAnswer:
-    """Server-sent events, passed on as whole events so that a break never leaves half of one."""
+    """Server-sent events, passed on as whole events so that a break never leaves half of one.
+
+    Args:
+        attempt: Whose reply this is.
+        meter: Counts them, and decides what the client sees.
+        renamer: Puts the client's name of the model in.
+    """
 
     __slots__ = (
+        "_attempt",
         "_dialect",
         "_end_mark",
         "_error_mark",
@@ -51,7 +61,6 @@ class StreamAnswer:
         "_meter",
         "_over",
         "_plain",
-        "_relay",
         "_rename",
         "_surplus",
         "_typed",
@@ -59,23 +68,22 @@ class StreamAnswer:
         "_usual_name",
     )  # fmt: skip
 
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self._exchange = relay.exchange
-        self._dialect = relay.upstream.dialect
+    def __init__(self, attempt: Attempt, meter: Meter, renamer: Renamer) -> None:
+        self._attempt = attempt
+        self._exchange = attempt.exchange
+        self._dialect = attempt.upstream.dialect
         self._usual = self._dialect.usual
         self._error_mark = self._dialect.error_mark
         self._end_mark = self._dialect.end_mark
-        self._typed = relay.order.route is Route.RESPONSES
+        self._typed = attempt.route is Route.RESPONSES
         self._over = False  # its proper end has come,
         self._surplus = False  # and what follows is for nobody
-        renamer = relay.renamer()
         self._rename = renamer.events
         self._usual_name = renamer.usual
         self._plain = False  # nothing is held, and the first event has gone
         self._framer = EventFramer()
-        self._meter = relay.meter()
-        if not self._exchange.commented:
+        self._meter = meter
+        if not self._exchange.spoken:
             self._exchange.start(200, EVENT_STREAM, STREAM_HEADERS)
 
     reply_started = staticmethod(_unasked)
@@ -89,17 +97,17 @@ class StreamAnswer:
             and data.find(b"\n") == len(data) - 2
             and data.endswith(_BORDER)
         ):  # the usual case: one more event of one line
-            self._relay.chunks += 1
+            self._attempt.chunks += 1
             shown = self._meter.one(data)
             if shown:
                 renamed = shown.replace(*self._usual_name)
                 self._exchange.write(self._rename(shown) if renamed is shown else renamed)
             return
         self._pass_on(data, done=done)
-        self._plain = self._relay.chunks > 0 and not self._framer.held
+        self._plain = self._attempt.chunks > 0 and not self._framer.held
 
     def _pass_on(self, data: bytes, *, done: bool) -> None:
-        relay = self._relay
+        attempt = self._attempt
         if data.find(b"\n") == len(data) - 2 and data.endswith(_BORDER) and not self._framer.held:
             if not data.startswith(self._usual):
                 data = self._unusual(data)
@@ -110,32 +118,44 @@ class StreamAnswer:
                 data = self._unusual(data)
             shown = self._meter.many(data)
         if data:
-            relay.chunks += 1
-            if relay.chunks == 1:
-                relay.first_token()
+            attempt.chunks += 1
+            if attempt.chunks == 1:
+                attempt.relay.first_event()
             if shown:
                 shown = self._rename(shown)
                 if not done:
                     self._exchange.write(shown)
-        if done and not relay.over:
+                    shown = b""
+        if attempt.over:
+            return
+        journal = attempt.relay.journal
+        if journal is not None and journal.over:  # by itself, at a `stop` that its engine cannot see
+            self._over = not journal.failed
+            done = True
+        if done:
             self._end(shown)
 
     def reply_failed(self, fault: UpstreamFault) -> None:
         """After the last event this is a normal end; before it, the client must learn of it."""
         if self._over:
             self._exchange.finish()
-            self._relay.close(Outcome.COMPLETE)
+            self._attempt.completed()
         else:
-            self._relay.broken(fault)
+            self._attempt.broken(fault)
+
+    def closes(self) -> bool:
+        """Whether all of it has gone to the client, so that nothing is missing but the end; that is sent then."""
+        journal = self._attempt.relay.journal
+        rest = b"" if self._over or journal is None else self._rename(journal.closing())
+        if self._over or rest:
+            self._exchange.finish(rest)
+            return True
+        return False
 
     def fail(self, error: ApiError) -> None:
-        """Tell the client, as the last event of its stream, unless it has got all of that already."""
-        if self._over:
-            self._exchange.finish()
-            self._relay.close(Outcome.COMPLETE)
-            return
+        """Tell the client, as the last event of its stream."""
         rest = self._rename(self._meter.rest())
-        self._exchange.finish(rest + error_event(self._relay.order.route, error, self._meter.last))
+        self._exchange.finish(rest + _error_event(self._attempt.route, error, self._meter.last))
 
     def used(self) -> Usage:
         """As the stream tells it, or by what has come of it."""
@@ -145,7 +165,7 @@ class StreamAnswer:
         try:
             return self._framer.feed(data)
         except EventTooLargeError:
-            self._relay.misbehaved("one event is larger than the gateway holds")
+            self._attempt.misbehaved("one event is larger than the gateway holds")
             return b""
 
     def _unusual(self, data: bytes) -> bytes:
@@ -161,33 +181,35 @@ class StreamAnswer:
             self._surplus = True
             self._usual = b"\0"  # so that all the rest is looked at
             data = data[:end]
-        self._over = self._over or self._dialect.ended(self._relay.order.route, data)
+        self._over = self._over or self._dialect.ended(self._attempt.route, data)
         return data
 
     def _end(self, shown: bytes) -> None:
         if self._over:
             self._exchange.finish(shown)
-            self._relay.close(Outcome.COMPLETE)
+            self._attempt.completed()
             return
         if shown:
             self._exchange.write(shown)
-        self._relay.misbehaved("the stream ended before its last event")
+        self._attempt.broke_off()
 
     def _engine_failed(self, data: bytes, at: int) -> None:
         """Pass on what came before the engine's error event, then that error in our words, and nothing after it."""
         shown = self._meter.many(data[: end_of_events(data, 0, at)])
         if shown:
             self._exchange.write(self._rename(shown))
-        self._relay.engine_failed(self._dialect.stream_error(data[at:], **self._relay.names()))
+        event = data[at:]
+        error = self._dialect.stream_error(event, **self._attempt.names())
+        self._attempt.engine_failed(error, self._dialect.stream_end(event))
 
 
 class WholeAnswer:
     """A JSON document that is sent with its length, unless it turns out to be large."""
 
-    __slots__ = ("_framed", "_parts", "_relay", "_size", "_usage")
+    __slots__ = ("_attempt", "_framed", "_parts", "_size", "_usage")
 
-    def __init__(self, relay: Relay, headers: dict[bytes, bytes]) -> None:
-        self._relay = relay
+    def __init__(self, attempt: Attempt, headers: dict[bytes, bytes]) -> None:
+        self._attempt = attempt
         self._framed = b"content-length" in headers or b"transfer-encoding" in headers
         self._parts: list[bytes] = []
         self._size = 0
@@ -197,8 +219,8 @@ class WholeAnswer:
 
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
         """Collect the document."""
-        relay = self._relay
-        relay.chunks += 1
+        attempt = self._attempt
+        attempt.chunks += 1
         if done and not self._parts:
             self._send(data)
             return
@@ -207,23 +229,28 @@ class WholeAnswer:
         if done:
             self._send(b"".join(self._parts))
         elif self._size > _WHOLE_LIMIT and not self._framed:
-            relay.misbehaved("a large reply has no length, so nobody could tell whether it is complete")
+            attempt.misbehaved("a large reply has no length, so nobody could tell whether it is complete")
         elif self._size > _WHOLE_LIMIT:
-            answer = LongAnswer(relay)
-            relay.receive_with(answer)
+            attempt.relay.begun = True
+            answer = LongAnswer(attempt)
+            attempt.answer_with(answer)
             answer.reply_data(b"".join(self._parts), done=False)
 
     def reply_failed(self, fault: UpstreamFault) -> None:
         """Nothing has been said yet, so a proper status can be."""
-        self._relay.broken(fault)
+        self._attempt.broken(fault)
+
+    def closes(self) -> bool:
+        """Never: it is sent as a whole."""
+        return False
 
     def fail(self, error: ApiError) -> None:
         """Tell the client."""
-        self._relay.refuse(error)
+        tell(self._attempt.exchange, self._attempt.route, error)
 
     def used(self) -> Usage:
         """As the document tells it, or by its size."""
-        return self._usage or _by_size(self._relay, self._size)
+        return self._usage or _by_size(self._attempt, self._size)
 
     def _send(self, body: bytes) -> None:
         self._size = len(body)
@@ -231,21 +258,21 @@ class WholeAnswer:
             self._usage = read_document(body)
             body.decode()  # only those strings have been read that matter
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._relay.misbehaved("the reply is not JSON")
+            self._attempt.misbehaved("the reply is not JSON")
             return
-        self._relay.exchange.reply(200, self._relay.renamer().document(body))
-        self._relay.close(Outcome.COMPLETE)
+        self._attempt.exchange.reply(200, self._attempt.renamer().document(body))
+        self._attempt.completed()
 
 
 class LongAnswer:
     """A JSON document that is too large to keep: passed on as it comes."""
 
-    __slots__ = ("_exchange", "_finder", "_relay", "_renamer", "_size")
+    __slots__ = ("_attempt", "_exchange", "_finder", "_renamer", "_size")
 
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self._exchange = relay.exchange
-        self._renamer = StreamRenamer(relay.renamer())
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._exchange = attempt.exchange
+        self._renamer = StreamRenamer(attempt.renamer())
         self._finder = UsageFinder()
         self._size = 0
         self._exchange.start(200, JSON)
@@ -254,20 +281,24 @@ class LongAnswer:
 
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
         """Pass it on."""
-        self._relay.chunks += 1
+        self._attempt.chunks += 1
         self._size += len(data)
         self._finder.feed(data)
         data = self._renamer.feed(data)
         if done:
             self._finder.flush()
             self._exchange.finish(data + self._renamer.flush())
-            self._relay.close(Outcome.COMPLETE)
+            self._attempt.completed()
         elif data:
             self._exchange.write(data)
 
     def reply_failed(self, fault: UpstreamFault) -> None:
         """Half a document has left; only a cut connection tells the client so."""
-        self._relay.broken(fault)
+        self._attempt.broken(fault)
+
+    def closes(self) -> bool:
+        """Never: half a document is none."""
+        return False
 
     def fail(self, error: ApiError) -> None:  # noqa: ARG002 - there is no way left to say it
         """Cut the connection."""
@@ -275,16 +306,16 @@ class LongAnswer:
 
     def used(self) -> Usage:
         """As the document tells it, or by what has come of it."""
-        return self._finder.usage or _by_size(self._relay, self._size)
+        return self._finder.usage or _by_size(self._attempt, self._size)
 
 
 class ErrorAnswer:
     """A reply with an error status, put into OpenAI's shape."""
 
-    __slots__ = ("_body", "_relay", "_retry_after", "_status")
+    __slots__ = ("_attempt", "_body", "_retry_after", "_status")
 
-    def __init__(self, relay: Relay, status: int, headers: dict[bytes, bytes]) -> None:
-        self._relay = relay
+    def __init__(self, attempt: Attempt, status: int, headers: dict[bytes, bytes]) -> None:
+        self._attempt = attempt
         self._status = status
         self._retry_after = headers.get(b"retry-after", b"")
         self._body = b""
@@ -293,7 +324,7 @@ class ErrorAnswer:
 
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
         """Collect as much as can hold a message."""
-        self._relay.chunks += 1
+        self._attempt.chunks += 1
         self._body = (self._body + data)[:_ERROR_LIMIT]
         if done or len(self._body) == _ERROR_LIMIT:
             self._tell()
@@ -302,32 +333,25 @@ class ErrorAnswer:
         """The status has come; that is enough to tell."""
         self._tell()
 
-    def fail(self, error: ApiError) -> None:
-        """Tell the client."""
-        self._relay.refuse(error)
-
-    def used(self) -> Usage:
-        """Nothing was generated, or nothing that anybody got."""
-        return _NOTHING
-
     def _tell(self) -> None:
-        relay = self._relay
-        if relay.refused_options(self._body):
+        attempt = self._attempt
+        if attempt.refused_options(self._body):
             return
-        error = relay.upstream.dialect.error(self._status, self._body, **relay.names())
+        error = attempt.upstream.dialect.error(self._status, self._body, **attempt.names())
         given = self._retry_after
         if given.isdigit() and len(given) <= _LONGEST_WAIT and error.retry_after_s is not None:
             error.retry_after_s = int(given)
-        relay.engine_failed(error)
+        retry_after_s = read_retry_after(given, time.time()) if given else None
+        attempt.engine_failed(error, attempt.upstream.dialect.error_end(self._status, self._body), retry_after_s)
 
 
-def _by_size(relay: Relay, size: int) -> Usage:
+def _by_size(attempt: Attempt, size: int) -> Usage:
     """What a document of so many bytes has taken, where it does not say so itself."""
-    generated = relay.order.route is not Route.EMBEDDINGS
+    generated = attempt.route is not Route.EMBEDDINGS
     return Usage(0, estimated_tokens(size) if generated else 0, exact=False)
 
 
-def error_event(route: Route, error: ApiError, last: bytes) -> bytes:
+def _error_event(route: Route, error: ApiError, last: bytes) -> bytes:
     """The event that tells a client why its stream ends here.
 
     Args:
@@ -347,3 +371,13 @@ def error_event(route: Route, error: ApiError, last: bytes) -> bytes:
         "error": msgspec.Raw(error.body()[len(b'{"error":') : -1]),
     }
     return b"event: error\ndata: %b\n\n" % msgspec.json.encode(event)
+
+
+def tell(exchange: Exchange, route: Route, error: ApiError) -> None:
+    """Answer with an error in the way that is still open: a status, one more event, or a cut."""
+    if not exchange.spoken:
+        exchange.reply(error.status, error.body(), headers=error_lines(error))
+    elif exchange.events:
+        exchange.finish(_error_event(route, error, b""))
+    else:
+        exchange.cut()

@@ -141,6 +141,11 @@ class Asked:
         self.comment_at = math.inf
         self.epoch = -1
 
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether a limit may end its stream."""
+        return self.stream and self.ticket is not None and self.ticket.cuts
+
     def client_gone(self) -> None:
         """It need not be answered any more."""
         self.gone(self)

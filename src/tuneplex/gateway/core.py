@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import re
 import secrets
 import time
@@ -19,6 +20,7 @@ from tuneplex.errors import ApiError, BadRequest, NotFound, Unavailable
 from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback
 from tuneplex.gateway.admin import AdminSource
 from tuneplex.gateway.admission import Admission, Ticket
+from tuneplex.gateway.answers import tell
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.body import Body, read_body
 from tuneplex.gateway.counters import Counters, Outcome
@@ -26,15 +28,18 @@ from tuneplex.gateway.counting import Counting
 from tuneplex.gateway.doubts import Doubts
 from tuneplex.gateway.estimate import Estimate, by_size, does_not_fit, fits_by_size
 from tuneplex.gateway.exchange import Exchange
+from tuneplex.gateway.health import Health
+from tuneplex.gateway.ledger import Ledger
 from tuneplex.gateway.money import cost_of
 from tuneplex.gateway.pages import known_model
 from tuneplex.gateway.places import Places
 from tuneplex.gateway.principals import Principals, principals, subjects
-from tuneplex.gateway.relay import Ledger, Order, Relay, tell
+from tuneplex.gateway.relay import Relay
+from tuneplex.gateway.returns import Returns
 from tuneplex.gateway.routes import Page, Target, find_target
 from tuneplex.gateway.site import MetricsSource, Site
 from tuneplex.gateway.tokens import TokenCounter
-from tuneplex.gateway.upstreams import Upstreams
+from tuneplex.gateway.upstreams import Upstream, Upstreams
 from tuneplex.gateway.urgency import read_deadline, read_priority
 from tuneplex.gateway.waiting import Room
 from tuneplex.identity import Access, Grant, Principal, Subject
@@ -88,10 +93,24 @@ class Gateway:
         self.counter = TokenCounter()
         self._upstreams = Upstreams()
         self._doubts = Doubts(self._cleared)
-        self._places = Places(index, self.ledger, self._doubts, time.monotonic)
+        self._health = Health(self.ledger.counters, self._cleared)
+        self._places = Places(index, self.ledger, self._doubts, self._health, time.monotonic)
         self._room = Room(self, self.ledger, self._places, soon=_soon, clock=time.monotonic, wall=time.time)
-        self.ledger.on_opened = self._places.began
-        self.ledger.on_closed = self._closed
+        self._returns = Returns(
+            self,
+            self.ledger,
+            self._places,
+            doubts=self._doubts,
+            health=self._health,
+            tokens=self.counter,
+            soon=_soon,
+            clock=time.monotonic,
+            wall=wall,
+            random=random.random,
+        )
+        self.ledger.on_began = self._returns.began
+        self.ledger.on_ended = self._returns.ended
+        self.ledger.on_closed = self._room.closed
         self._site = Site(self, metrics_source, admin)
         self._clock = clock
         self._wall = wall
@@ -110,6 +129,7 @@ class Gateway:
         before, self.view = self.view, view
         self._upstreams.update(view.replicas)
         self._doubts.update(view.replicas)
+        self._health.update(view.replicas, view.settings.breaking)
         self._places.update(view)
         self.counter.use(view.tokenizer)
         self._context = min((one.context for one in view.replicas if one.context is not None), default=None)
@@ -120,6 +140,7 @@ class Gateway:
         self._site.forget()
         if self._principals is None or not view.models or _keys_differ(before.settings, view.settings):
             self._know()
+        self._returns.update(view)
         self._room.changed(view.settings.waiting)
 
     def update_access(self, access: Access) -> None:
@@ -180,6 +201,7 @@ class Gateway:
             relay.tick(now)
         for counting in [one for one in self._counting if one.until <= now]:
             self.answer(counting.asked, counting.expire())
+        self._returns.tick(now)
         self._room.tick(now)
 
     def drain(self) -> None:
@@ -281,11 +303,8 @@ class Gateway:
     def _answer(self, exchange: Exchange, error: ApiError) -> None:
         if exchange.gone:
             return
-        if exchange.spoken and not exchange.commented:
-            exchange.cut()
-        else:
-            route = exchange.target.route if exchange.target is not None else None
-            tell(exchange, route or Route.CHAT, error)
+        route = exchange.target.route if exchange.target is not None else None
+        tell(exchange, route or Route.CHAT, error)
 
     def count(self, exchange: Exchange, status: int) -> None:
         """Count a reply that no engine was asked for."""
@@ -434,23 +453,8 @@ class Gateway:
         """Send it to an engine."""
         if asked.principal.expires is not None:
             self.reconsider(asked)  # the key may have ended while it waited, and nobody tells of that
-        needed = asked.needed or _UNKNOWN
-        order = Order(
-            route=asked.route,
-            model=asked.model,
-            shown=asked.shown,
-            stream=asked.stream,
-            tally=asked.tally,
-            charge=asked.charge,
-            salt=asked.principal.cache_salt,
-            prompt=needed.prompt,
-            choices=needed.choices,
-            prompts=needed.prompts,
-            ticket=asked.ticket,
-            deadline=asked.deadline,
-        )
-        relay = Relay(self.ledger, asked.exchange, order, self._upstreams[replica], self.view.settings.timeouts)
-        relay.start(asked.fields)
+        self._returns.budget.requests += 1
+        Relay(self.ledger, asked, self._returns).start(self._upstreams[replica])
 
     def answer(self, asked: Asked, error: ApiError) -> None:
         """Answer it with an error."""
@@ -461,15 +465,12 @@ class Gateway:
         """A defect of ours has kept it from being sent."""
         self.failed(asked.exchange)
 
-    def _closed(self, relay: Relay, outcome: Outcome) -> None:
-        self._places.ended(relay)
-        if outcome in _BREAKS:
-            upstream = self._upstreams.find(relay.upstream.replica)
-            if upstream is not None:
-                self._doubts.doubt(upstream)
-        self._room.closed(relay, outcome)
+    def way(self, replica: Replica) -> Upstream:
+        """The way to a replica of the current view that is ready."""
+        return self._upstreams[replica]
 
     def _cleared(self) -> None:
+        self._returns.served()
         self._room.served()
 
 

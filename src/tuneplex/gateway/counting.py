@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tuneplex.errors import ApiError, DeadlineExceeded, Unavailable
+from tuneplex.gateway.answers import PASSED
 from tuneplex.gateway.asked import Asked
-from tuneplex.gateway.relay import PASSED
 from tuneplex.gateway.tokens import Pending
 
 __all__ = ["Counting"]

@@ -20,6 +20,8 @@ _AGAIN_S = 0.2
 _ANSWER_S = 1.0
 _LONGEST_S = 5.0  # by then control has seen it, or sees what we do not
 _SERVER_ERROR = 500
+_SILENT = -1
+_REMEMBERED = 1000
 
 
 class Doubts:
@@ -32,6 +34,7 @@ class Doubts:
     def __init__(self, cleared: Callable[[], None]) -> None:
         self._cleared = cleared
         self._probes: dict[str, tuple[Upstream, asyncio.Task[None]]] = {}
+        self._gone: dict[str, float] = {}  # by endpoint: when it was last found to be gone
 
     def __contains__(self, name: object) -> bool:
         """Whether the replica of this name may be gone."""
@@ -43,18 +46,36 @@ class Doubts:
         if name not in self._probes:
             self._probes[name] = upstream, asyncio.get_running_loop().create_task(self._probe(upstream))
 
+    def died(self, upstream: Upstream, since: float) -> bool | None:
+        """Whether the engine was found to be gone after a connection to it broke; None while nobody knows.
+
+        Args:
+            upstream: The way to it.
+            since: When the connection broke, on the clock of `time.monotonic`.
+        """
+        endpoint = upstream.replica.endpoint
+        if self._gone.get(endpoint, 0.0) >= since:
+            return True
+        return None if upstream.replica.name in self._probes else False
+
+    def _is_gone(self, upstream: Upstream) -> None:
+        self._gone.pop(upstream.replica.endpoint, None)  # so that the oldest stand first
+        self._gone[upstream.replica.endpoint] = time.monotonic()
+        if len(self._gone) > _REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+
     def update(self, replicas: Iterable[Replica]) -> None:
         """Control has spoken: of those that it sees in another state, or elsewhere, there is no doubt any more."""
         known = {replica.name: replica for replica in replicas}
         for name, (upstream, probe) in tuple(self._probes.items()):
             replica = known.get(name)
-            if (
-                replica is None
-                or replica.endpoint != upstream.replica.endpoint
-                or replica.state is not ReplicaState.READY
-            ):
+            same = replica is not None and replica.endpoint == upstream.replica.endpoint
+            state = replica.state if replica is not None and same else ReplicaState.DEAD
+            if state is not ReplicaState.READY:
                 del self._probes[name]
                 probe.cancel()
+                if state is not ReplicaState.DRAINING:
+                    self._is_gone(upstream)
 
     def close(self) -> None:
         """Find out nothing more."""
@@ -63,7 +84,12 @@ class Doubts:
     async def _probe(self, upstream: Upstream) -> None:
         until = time.monotonic() + _LONGEST_S
         try:
-            while time.monotonic() < until and not await _answers(upstream):  # noqa: ASYNC110 - the engine tells nobody
+            while time.monotonic() < until:
+                status = await _status(upstream)
+                if 0 < status < _SERVER_ERROR:
+                    break
+                if status != _SILENT:
+                    self._is_gone(upstream)
                 await asyncio.sleep(_AGAIN_S)
         finally:
             name = upstream.replica.name
@@ -73,8 +99,8 @@ class Doubts:
                 self._cleared()
 
 
-async def _answers(upstream: Upstream) -> bool:
-    """Whether the engine answers, and does not say that it is broken.
+async def _status(upstream: Upstream) -> int:
+    """How the engine answers; 0 if it does not, and another number where it may only be busy.
 
     That it can be connected to is not enough: what is left of a process that was killed may still hold its socket.
     """
@@ -82,9 +108,9 @@ async def _answers(upstream: Upstream) -> bool:
     call = upstream.pool.send(upstream.question(), answer, connect_timeout_s=_ANSWER_S)
     try:
         async with asyncio.timeout(_ANSWER_S):
-            return 0 < await answer.status < _SERVER_ERROR
+            return await answer.status
     except TimeoutError:
-        return False
+        return _SILENT
     finally:
         call.abort()
 

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from tuneplex.errors import ApiError
-from tuneplex.gateway.heads import JSON, STATUS_LINES
+from tuneplex.gateway.heads import EVENT_STREAM, JSON, STATUS_LINES
 from tuneplex.gateway.routes import Target
 from tuneplex.identity import Principal
 
@@ -74,7 +74,7 @@ class Exchange:
         expects: The client waits for `100 Continue`.
         status: Of the reply, 0 before it.
         sent: Bytes of the reply's body so far.
-        commented: Its head, that of a stream, has left with a comment: the reply has to join in.
+        events: The reply that was begun is a stream of events, so whatever else is to be said has to join in.
     """
 
     # Defaults live on the class: most of them are never set, and that is what makes an exchange cheap.
@@ -95,7 +95,7 @@ class Exchange:
     gone = False
     status = 0
     sent = 0
-    commented = False
+    events = False
     _chunked = False
     _head = b""
 
@@ -140,6 +140,7 @@ class Exchange:
     def start(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
         """Prepare the head of a reply of unknown length; it leaves with the first `write`."""
         self.status = status
+        self.events = content_type is EVENT_STREAM
         self._chunked = self.modern
         if self.modern:
             headers += b"transfer-encoding: chunked\r\n"
@@ -160,7 +161,6 @@ class Exchange:
 
     def comment(self, text: bytes) -> None:
         """Send a comment, which readers of events pass over; the head must have been started."""
-        self.commented = True
         self.write(b": %b\n\n" % text)
 
     def finish(self, data: bytes = b"") -> None:

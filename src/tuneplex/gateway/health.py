@@ -70,6 +70,17 @@ class Health:
         waits = [troubled[name].wait_s(now) if name in troubled else 0.0 for name in names]
         return min(waits, default=0.0) or None
 
+    def broken_s(self, names: Iterable[str]) -> float | None:
+        """Seconds until the first of these is tried again, where all of them fail; None where one does not."""
+        now, troubled = self._clock(), self._troubled
+        waits: list[float] = []
+        for name in names:
+            breaker = troubled.get(name)
+            if breaker is None or not breaker.is_open:
+                return None
+            waits.append(breaker.wait_s(now))
+        return min(waits, default=None)
+
     def states(self) -> dict[str, str]:
         """By name the replicas that do not simply take requests: `open`, `half-open` or `held`."""
         now = self._clock()

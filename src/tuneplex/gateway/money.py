@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tuneplex.engines.meters import Meter
-from tuneplex.engines.usage import Usage
+from tuneplex.engines.rename import Renamer
+from tuneplex.engines.usage import Aloud, Usage
 from tuneplex.engines.watching import Watch, WatchedChoices, WatchedResponse
 from tuneplex.gateway.admission import FREE, Cost
 from tuneplex.gateway.answers import StreamAnswer
+from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.estimate import Estimate
 from tuneplex.types import Price, Route
 
 if TYPE_CHECKING:
-    from tuneplex.gateway.relay import Relay
+    from tuneplex.gateway.attempt import Attempt
 
-__all__ = ["CutStream", "cost_of", "spent"]
+__all__ = ["CutStream", "cost_of", "spent", "watch_of"]
 
 
 def cost_of(price: Price | None, needed: Estimate, *, stream: bool) -> Cost:
@@ -36,38 +38,53 @@ def spent(price: Price | None, used: Usage) -> int:
 
 
 class CutStream(StreamAnswer):
-    """A stream that ends when it has cost more than there is left of a limit that may cut it."""
+    """A stream that ends when it has cost more than there is left of a limit that may cut it.
+
+    Args:
+        attempt: See `StreamAnswer`.
+        meter: See `StreamAnswer`; it passes everything on to `watch`.
+        renamer: See `StreamAnswer`.
+        watch: Knows what the stream has used.
+    """
 
     __slots__ = ("_watch",)
 
-    def __init__(self, relay: Relay) -> None:
-        super().__init__(relay)
-        self._meter = self._watch = _watch(relay, self._meter)
+    def __init__(self, attempt: Attempt, meter: Meter, renamer: Renamer, watch: Watch) -> None:
+        super().__init__(attempt, meter, renamer)
+        self._watch = watch
 
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
         """Pass on the events that are complete, and end the stream if they were too dear."""
         super().reply_data(data, done)
-        relay = self._relay
-        if relay.over or relay.order.ticket is None or not self._watch.open:
+        relay, watch = self._attempt.relay, self._watch
+        ticket = relay.asked.ticket
+        if self._attempt.over or ticket is None or not watch.open:
             return
-        limit = relay.order.ticket.ended_by(spent(relay.order.model.price, relay.with_prompt(self._watch.so_far())))
+        limit = ticket.ended_by(spent(relay.asked.model.price, relay.with_prompt(watch.so_far())))
         if limit:
             self._cut(f"{limit}, and nothing is left")
 
     def _cut(self, why: str) -> None:
         """End it as a limit on its length would, and say why in a comment and in a field of our own."""
-        relay, watch = self._relay, self._watch
-        told = relay.aloud is None or relay.aloud.usage
-        usage = relay.with_prompt(watch.so_far()) if told else None
+        attempt, watch = self._attempt, self._watch
+        told = attempt.aloud is None or attempt.aloud.usage
+        usage = attempt.relay.with_prompt(watch.so_far()) if told else None
         ending = watch.ending({"ended_by": "money_per_month", "message": f"The stream was ended: {why}."}, usage)
         comment = f": ended by a limit: {why}\n\n".encode()
         self._exchange.finish(self._rename(watch.rest()) + comment + self._rename(ending))
-        relay.close(Outcome.CUT)
+        attempt.relay.close(Outcome.CUT)
 
 
-def _watch(relay: Relay, inner: Meter) -> Watch:
-    order = relay.order
-    if order.route is Route.RESPONSES:
+def watch_of(asked: Asked, aloud: Aloud | None, inner: Meter) -> Watch:
+    """Reads a stream that may be ended.
+
+    Args:
+        asked: What was asked.
+        aloud: What the client has asked for of the usage; None if it could not be read.
+        inner: Decides what the client sees.
+    """
+    if asked.route is Route.RESPONSES:
         return WatchedResponse(inner)
-    shown = relay.aloud is not None and relay.aloud.always
-    return WatchedChoices(inner, choices=order.choices, prompts=order.prompts, shown=shown)
+    needed = asked.needed
+    choices, prompts = (1, 1) if needed is None else (needed.choices, needed.prompts)
+    return WatchedChoices(inner, choices=choices, prompts=prompts, shown=aloud is not None and aloud.always)

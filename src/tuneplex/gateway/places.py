@@ -6,7 +6,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 import msgspec
 
-from tuneplex.gateway.relay import Ledger, Relay
+from tuneplex.gateway.attempt import Attempt
+from tuneplex.gateway.health import Health
+from tuneplex.gateway.ledger import Ledger
 from tuneplex.policy import Slots, least_outstanding
 from tuneplex.types import FleetView, Model, Replica, Turns
 
@@ -20,17 +22,21 @@ class Places:
         index: Which of the fleet's gateways this is.
         ledger: Knows what is under way.
         doubts: The names of replicas that may be gone.
+        health: Knows which replicas fail.
         clock: Seconds that only go forward.
 
     Attributes:
         slots: Who has which.
     """
 
-    def __init__(self, index: int, ledger: Ledger, doubts: Container[str], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, index: int, ledger: Ledger, doubts: Container[str], health: Health, clock: Callable[[], float]
+    ) -> None:
         self.slots = Slots()
         self._index = index
         self._outstanding = ledger.outstanding
         self._doubts = doubts
+        self._health = health
         self._clock = clock
         self._view = FleetView()
         self._turns = Turns()
@@ -80,6 +86,10 @@ class Places:
         """Whether any of these has a free place, and a slot, for this model, whoever's turn it is."""
         return any(self._is_free(one) and self.slots.has_slot(one, model.version) for one in replicas)
 
+    def broken_s(self, replicas: Sequence[Replica]) -> float | None:
+        """Seconds until the first of these is tried again, where all of them fail; None where one does not."""
+        return self._health.broken_s([replica.name for replica in replicas])
+
     def is_quiet(self, replica: Replica) -> bool:
         """Whether it has so many free places that nobody is about to wait for one."""
         most = self._most.get(replica.name)
@@ -88,20 +98,22 @@ class Places:
     def _is_free(self, replica: Replica) -> bool:
         name = replica.name
         most = self._most.get(name)
-        return (most is None or self._outstanding.get(name, 0) < most) and name not in self._doubts
+        free = most is None or self._outstanding.get(name, 0) < most
+        return free and name not in self._doubts and self._health.admits(name)
 
-    def began(self, relay: Relay) -> None:
+    def began(self, attempt: Attempt) -> None:
         """A request is about to be sent."""
-        charge = relay.order.charge
+        asked = attempt.asked
+        charge = asked.charge
         self.slots.began(
-            relay.upstream.replica.name,
-            relay.order.model.version,
+            attempt.upstream.replica.name,
+            asked.model.version,
             tenant=charge.tenant,
             weight=charge.weight,
             work=charge.work,
             now=self._clock(),
         )
 
-    def ended(self, relay: Relay) -> None:
-        """It is over."""
-        self.slots.ended(relay.upstream.replica.name, relay.order.model.version)
+    def ended(self, attempt: Attempt) -> None:
+        """The replica has nothing more to do with it."""
+        self.slots.ended(attempt.upstream.replica.name, attempt.asked.model.version)

@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 
 from tuneplex.errors import ApiError, DeadlineExceeded, Unavailable
-from tuneplex.gateway.answers import STREAM_HEADERS
+from tuneplex.gateway.answers import PASSED, STREAM_HEADERS
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.heads import EVENT_STREAM
 from tuneplex.gateway.pace import Speed
-from tuneplex.gateway.relay import PASSED
 from tuneplex.policy import FairQueue
 
 __all__ = ["Prospects"]
@@ -99,7 +98,7 @@ class Prospects:
 
 def _say(asked: Asked, position: int, of: int, wait_s: float | None) -> None:
     exchange = asked.exchange
-    if not exchange.commented:
+    if not exchange.spoken:
         known = b"" if wait_s is None else b"x-tuneplex-estimated-wait: %d\r\n" % math.ceil(wait_s)
         lines = b"x-tuneplex-queue-position: %d\r\n" % position
         exchange.start(200, EVENT_STREAM, STREAM_HEADERS + lines + known)

@@ -1,347 +1,256 @@
-"""A request at an engine: from its dispatch to the one place where it is accounted for."""
+"""A request at the engines: from its dispatch to the one place where it is accounted for.
+
+Mostly it is one attempt at one replica. When that fails, the request comes back (`returns`) and another attempt is
+made, which begins anew as long as the client has got nothing of a reply, and goes on where its stream broke off later.
+"""
 
 from __future__ import annotations
 
-import logging
-import math
 import time
-from collections.abc import Callable
-from itertools import count
-from typing import Protocol, TypedDict
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from tuneplex.engines.continuing import Terms, continuable
+from tuneplex.engines.journal import Journal
 from tuneplex.engines.meters import HiddenUsage, Meter, ResponseUsage, ShownUsage
 from tuneplex.engines.rename import Renamer
-from tuneplex.engines.usage import ASKABLE, OPTIONS, Aloud, Usage, asking, asking_aloud, estimated_tokens
-from tuneplex.errors import ApiError, DeadlineExceeded, Unavailable, UpstreamError, UpstreamTimeout
-from tuneplex.gateway.admission import Ticket
-from tuneplex.gateway.answers import ErrorAnswer, LongAnswer, StreamAnswer, WholeAnswer, error_event
-from tuneplex.gateway.asked import Charge
-from tuneplex.gateway.counters import Counters, Outcome, Tally
-from tuneplex.gateway.exchange import Exchange
-from tuneplex.gateway.heads import error_lines
-from tuneplex.gateway.money import CutStream, spent
+from tuneplex.engines.resuming import Seam
+from tuneplex.engines.usage import Usage, estimated_tokens
+from tuneplex.engines.watching import Watch
+from tuneplex.errors import ApiError, DeadlineExceeded, UpstreamTimeout
+from tuneplex.gateway.answers import PASSED, StreamAnswer, tell
+from tuneplex.gateway.asked import Asked
+from tuneplex.gateway.attempt import Attempt
+from tuneplex.gateway.counters import Outcome
+from tuneplex.gateway.ledger import Ledger
+from tuneplex.gateway.money import CutStream, watch_of
 from tuneplex.gateway.upstreams import Upstream
-from tuneplex.http import Call, Receiver, Unreachable, UpstreamFault
-from tuneplex.types import Model, Route, Timeouts
+from tuneplex.policy import End
+from tuneplex.types import GatewaySettings, Route
 
-__all__ = ["PASSED", "Ledger", "Order", "Relay", "tell"]
+if TYPE_CHECKING:
+    from tuneplex.gateway.answers import LongAnswer, WholeAnswer
 
-_log = logging.getLogger(__name__)
+__all__ = ["OUTCOMES", "Host", "Loss", "Relay"]
 
-PASSED = "deadline_exceeded"
-
-_OK = 200
 _NOTHING = Usage(0, 0)
+_NO_FIELDS: dict[str, msgspec.Raw] = {}
 _PROMPTS = ("messages", "prompt", "input")
+_LARGEST_PROMPT = 1024 * 1024  # of which the ids come in one event, about as large
 _REFUSED = frozenset({Outcome.UNREACHABLE, Outcome.ENGINE_ERROR})
-_CLIENT_CLOSED = 499  # nginx's word for it, used for counting only
+
+OUTCOMES = {
+    End.COMPLETE: Outcome.COMPLETE,
+    End.UNREACHABLE: Outcome.UNREACHABLE,
+    End.BROKEN: Outcome.BROKEN,
+    End.INVALID: Outcome.BROKEN,
+    End.STOPPED: Outcome.BROKEN,
+    End.SILENT: Outcome.TIMEOUT,
+    End.STALLED: Outcome.TIMEOUT,
+    End.DEAD: Outcome.ENGINE_ERROR,
+    End.BUSY: Outcome.ENGINE_ERROR,
+    End.UNAVAILABLE: Outcome.ENGINE_ERROR,
+    End.FAILED: Outcome.ENGINE_ERROR,
+    End.REFUSED: Outcome.ENGINE_ERROR,
+}
 
 
-class Order(msgspec.Struct, frozen=True):
-    """What is to be asked of an engine.
-
-    Attributes:
-        route: By which route.
-        model: What for.
-        shown: The name that the client shall see in the reply.
-        stream: Whether events are expected.
-        tally: Where it is counted.
-        charge: What its turn has cost.
-        salt: Keeps it apart in the engine's prefix cache, or empty.
-        prompt: About how many tokens its prompt has; 0 if nobody has estimated it.
-        choices: How many replies it asks for.
-        prompts: To how many prompts.
-        ticket: What it was let in with, if there are limits.
-        deadline: When its reply has to be complete, on the clock of `time.monotonic`.
-    """
-
-    route: Route
-    model: Model
-    shown: str
-    stream: bool
-    tally: Tally
-    charge: Charge
-    salt: str = ""
-    prompt: int = 0
-    choices: int = 1
-    prompts: int = 1
-    ticket: Ticket | None = None
-    deadline: float = math.inf
-
-    @property
-    def may_be_cut(self) -> bool:
-        """Whether a limit may end its stream."""
-        return self.stream and self.ticket is not None and self.ticket.cuts
-
-
-class Ledger:
-    """The requests under way, and what was counted of those that are over.
+class Host(Protocol):
+    """Who decides what becomes of a request when an attempt at it has failed.
 
     Attributes:
-        outstanding: Requests under way by replica name.
-        relays: The requests under way.
-        serial: Numbers them all.
-        on_opened: Called with each that is about to be sent.
-        on_closed: Called with each that is over.
+        settings: Of the gateway, as they are now.
+        migrates: Streams are to be continued elsewhere, where that is possible.
     """
 
-    def __init__(self, counters: Counters) -> None:
-        self.counters = counters
-        self.outstanding: dict[str, int] = {}
-        self.relays: set[Relay] = set()
-        self.serial = count()
-        self.on_opened: Callable[[Relay], None] = _ignore
-        self.on_closed: Callable[[Relay, Outcome], None] = _ignore
+    settings: GatewaySettings
+    migrates: bool
 
-    def opened(self, relay: Relay) -> None:
-        """A request is about to be sent."""
-        name = relay.upstream.replica.name
-        self.outstanding[name] = self.outstanding.get(name, 0) + 1
-        self.relays.add(relay)
-        self.on_opened(relay)
+    def answers(self, attempt: Attempt) -> None:
+        """The head of a good reply has come."""
 
-    def closed(self, relay: Relay, outcome: Outcome) -> None:
-        """It is over, one way or another."""
-        self._leave(relay)
-        tally, exchange = relay.order.tally, relay.exchange
-        tally.answered(exchange.status or _CLIENT_CLOSED)
-        tally.ended(outcome)
-        tally.duration_s.observe(relay.elapsed_s())
-        tally.received += exchange.received
-        tally.sent += exchange.sent
-        if relay.used is not None:
-            tally.spent(relay.used)
-        if relay.order.ticket is not None:
-            relay.order.ticket.settle(*_spent(relay))
-        self.on_closed(relay, outcome)
+    def failed(self, attempt: Attempt, error: ApiError) -> bool:
+        """An attempt is over. Whether its request gets another one, or another one is under way."""
 
-    def _leave(self, relay: Relay) -> None:
-        self.relays.discard(relay)
-        name = relay.upstream.replica.name
-        left = self.outstanding[name] - 1
-        if left:
-            self.outstanding[name] = left
-        else:
-            del self.outstanding[name]
+    def silent(self, relay: Relay) -> None:
+        """Nothing has come of its only attempt for as long as the settings say: another one may be made beside it."""
+
+    def forget(self, relay: Relay) -> None:
+        """It is over."""
 
 
-def _spent(relay: Relay) -> tuple[int, int] | tuple[None, None]:
-    """Tokens and money; nothing where nobody knows."""
-    used = relay.used
-    return (None, None) if used is None else (used.prompt + used.completion, spent(relay.order.model.price, used))
+class Loss(msgspec.Struct, frozen=True):
+    """An engine that perhaps ended with a request in flight.
 
+    Attributes:
+        upstream: The way to it.
+        at: When its connection broke, on the clock of `time.monotonic`.
+        sure: It has said itself that it ends.
+    """
 
-def _ignore(*_: object) -> None:
-    """Nobody wants to know."""
-
-
-class _Answer(Receiver, Protocol):
-    def fail(self, error: ApiError) -> None:
-        """Tell the client that its reply ends with an error."""
-
-    def used(self) -> Usage:
-        """What the request has used up to now; without its prompt where the engine did not tell that."""
-
-
-class _Names(TypedDict):
-    name: str
-    shown: str
+    upstream: Upstream
+    at: float
+    sure: bool
 
 
 class Relay:
-    """Sends one request to one replica and its reply to the client.
-
-    Everything ends in `close`, exactly once, whichever side ends it.
+    """Brings a request to its end, whichever side ends it: everything ends in `close`, exactly once.
 
     Attributes:
-        chunks: Pieces of the reply's body so far.
+        asked: What is asked by whom.
+        attempts: Those under way: one, but for a hedge (two), and while it waits for another replica (none).
+        answer: Has what has come of the reply that the client gets.
+        begun: The client has got something of it.
+        terms: How its stream could be continued; None if it could not.
+        journal: What has been sent of that stream.
+        hedge: The attempt that was made beside a silent one.
+        tries: Attempts since the last one that brought a token.
+        tried: The endpoints that they went to.
+        losses: Those of them at which engines may have ended.
         over: `close` has been called.
         used: The tokens that it took; known once it is over.
-        aloud: What the client has asked for of the usage; known only of a stream that may be cut.
     """
 
-    chunks = 0
     over = False
+    begun = False
+    terms: Terms | None = None
+    journal: Journal | None = None
+    hedge: Attempt | None = None
+    tries = 0
+    losses: tuple[Loss, ...] = ()
+    tried: frozenset[str] = frozenset()
     used: Usage | None = None
-    aloud: Aloud | None = None
-    _answer: _Answer | None = None
-    _call: Call | None = None
-    _fields: dict[str, msgspec.Raw] | None = None  # to ask once more without what the engine may refuse
+    answer: StreamAnswer | WholeAnswer | LongAnswer | None = None
     _prompt_bytes = 0
-    _hides_usage = False
-    _asked_again = False
-    _seen = 0
+    _reached = 0
+    _meter: Meter | None = None
+    _watch: Watch | None = None
+    _renamer: Renamer | None = None  # of the first attempt, whose engine's name stands in all events
+    _resumed = False
 
-    def __init__(
-        self, ledger: Ledger, exchange: Exchange, order: Order, upstream: Upstream, timeouts: Timeouts
-    ) -> None:
-        self.exchange = exchange
-        self.order = order
-        self.upstream = upstream
-        self._ledger = ledger
-        self._timeouts = timeouts
-        self._name = upstream.replica.serves[order.model.version]
+    def __init__(self, ledger: Ledger, asked: Asked, host: Host) -> None:
+        self.asked = asked
+        self.exchange = asked.exchange
+        self.ledger = ledger
+        self.attempts: list[Attempt] = []
+        self._host = host
         self._since_s = time.monotonic()
 
-    def start(self, fields: dict[str, msgspec.Raw]) -> None:
-        """Send the request with these fields in its body; everything else happens by callbacks.
+    def start(self, upstream: Upstream) -> None:
+        """Make the first attempt; everything else happens by callbacks.
 
         Raises:
             BadRequest: One of the fields is wrong; nothing was sent.
         """
-        request = self._request(self._asking(fields))
+        fields = self.asked.fields
         self._prompt_bytes = sum(len(fields[name]) for name in _PROMPTS if name in fields)
-        self.exchange.body = b""  # from here on the call keeps it, as long as it may be sent again
-        self._ledger.opened(self)
+        if self.asked.stream and self._host.migrates and self._prompt_bytes <= _LARGEST_PROMPT:
+            self.terms = continuable(self.asked.route, fields)
+        self.attempt(upstream)
+        self.exchange.body = b""  # the fields keep it, as long as it may be sent again
+        self.ledger.relays.add(self)
         self.exchange.listener = self
-        self._send(request)
 
-    def _request(self, fields: dict[str, msgspec.Raw]) -> bytes:
-        order, upstream = self.order, self.upstream
-        body = upstream.dialect.encode(fields, name=self._name, salt=order.salt)
-        # Engines want ids that are unique, which the client's own need not be.
-        request_id = b"%b-%x" % (self.exchange.request_id, next(self._ledger.serial))
-        return upstream.request(order.route, request_id, body)
+    def attempt(self, upstream: Upstream) -> Attempt:
+        """Send it to this replica.
 
-    def _send(self, request: bytes) -> None:
-        self._call = self.upstream.pool.send(request, self, connect_timeout_s=self._timeouts.connect_s)
-
-    # --- the usage of streams
-
-    def _asking(self, fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
-        """The request's fields, with which the engine also tells what the stream has used."""
-        telling = self.upstream.telling
-        if self.order.may_be_cut and self.order.route in ASKABLE:
-            self.aloud = asking_aloud(fields)
-            if self.aloud is not None and self.upstream.dialect.tells_always:
-                self._hides_usage = not self.aloud.usage
-                return {**fields, OPTIONS: self.aloud.options}
-        if not self.order.stream or self.order.route not in ASKABLE or telling.takes_options is False:
-            return fields
-        options = asking(fields)
-        if options is None:
-            return fields
-        self._hides_usage = True
-        if telling.takes_options is None:
-            self._fields = fields
-        return {**fields, OPTIONS: options}
-
-    def refused_options(self, body: bytes) -> bool:
-        """Whether the engine's error is about the one field that we have added; the request is sent again without.
-
-        Args:
-            body: Of the engine's reply.
+        Raises:
+            BadRequest: One of the fields is wrong; nothing was sent.
         """
-        return OPTIONS.encode() in body and self._ask_without_options(proven=True)
+        attempt = Attempt(self, upstream, self._host.settings.timeouts)
+        attempt.start(self.asked.fields)
+        self.attempts.append(attempt)
+        self.tries += 1
+        return attempt
 
-    def _ask_without_options(self, *, proven: bool) -> bool:
-        """Send the request again without what we have added, if that can be what the engine did not take.
+    def resume(self, seam: Seam) -> None:
+        """The next attempt goes on where the stream has come to."""
+        if self.journal is not None:
+            self.asked.fields = self.journal.resume(seam)
+            self.asked.route = Route.COMPLETIONS
+            self._resumed = True
 
-        Args:
-            proven: It was; should the engine answer now, it will not be asked with options any more.
-        """
-        fields, self._fields = self._fields, None
-        if fields is None or self.over:
-            return False
-        self._hides_usage = False
-        self._asked_again = proven
-        if self._call is not None:
-            self._call.abort()  # its reply may not be over yet
-        self._answer = None
-        self.chunks = self._seen = 0
-        self._since_s = time.monotonic()
-        self._send(self._request(fields))
-        return True
+    # --- what its attempts tell
 
-    def meter(self) -> Meter:
-        """Counts this stream."""
-        if self.order.route is Route.RESPONSES:
-            return ResponseUsage()
-        return HiddenUsage(self.upstream.telling) if self._hides_usage else ShownUsage()
+    def headed(self, attempt: Attempt) -> None:
+        """One of them gets an answer: the others are not needed."""
+        for other in self.attempts:
+            if other is not attempt:
+                other.end()
+        self.attempts = [attempt]
+        self._host.answers(attempt)
 
-    # --- what the engine says
+    def first_event(self) -> None:
+        """The first event of a stream is on its way to the client."""
+        if not self.begun:
+            self.begun = True
+            self.asked.fields = _NO_FIELDS  # its prompt may be large, and is not sent again
+            self.asked.tally.first_token_s.observe(self.elapsed_s())
 
-    def reply_started(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Choose how to treat the reply."""
-        if status != _OK:
-            self.receive_with(ErrorAnswer(self, status, headers))
-            return
-        wanted = b"text/event-stream" if self.order.stream else b"application/json"
-        coded = headers.get(b"content-encoding", b"identity") != b"identity"
-        if not headers.get(b"content-type", b"").lower().startswith(wanted) or coded:
-            self.misbehaved("the reply is of another type than was asked for")
-            return
-        self._fields = None
-        if self._hides_usage or self._asked_again:
-            self.upstream.telling.takes_options = self._hides_usage
-        if self.order.may_be_cut:
-            self.receive_with(CutStream(self))
+    def stream(self, attempt: Attempt) -> StreamAnswer:
+        """Receives the events of this attempt."""
+        if not self._resumed or self._meter is None:
+            self._renamer = attempt.renamer()
+            self._meter = self._new_meter(attempt)
+        renamer = self._renamer or attempt.renamer()
+        if self._watch is not None:
+            return CutStream(attempt, self._meter, renamer, self._watch)
+        return StreamAnswer(attempt, self._meter, renamer)
+
+    def _new_meter(self, attempt: Attempt) -> Meter:
+        asked = self.asked
+        if asked.route is Route.RESPONSES:
+            meter: Meter = ResponseUsage()
         else:
-            self.receive_with(StreamAnswer(self) if self.order.stream else WholeAnswer(self, headers))
+            meter = HiddenUsage(attempt.upstream.telling) if attempt.hides_usage else ShownUsage()
+        if asked.may_be_cut:
+            meter = self._watch = watch_of(asked, attempt.aloud, meter)
+        if self.terms is None or not attempt.asks_ids:
+            return meter
+        self.journal = Journal(self.terms, meter, context=attempt.upstream.replica.context)
+        return self.journal
 
-    def receive_with(self, answer: StreamAnswer | WholeAnswer | LongAnswer | ErrorAnswer) -> None:
-        """Let `answer` have the rest of the reply."""
-        self._answer = answer
-        if self._call is not None:
-            self._call.receiver = answer
-            if self.exchange.paused:
-                self._call.pause()
+    def failed(self, attempt: Attempt, error: ApiError) -> None:
+        """One of them will not get any further."""
+        attempt.end()
+        self.attempts = [one for one in self.attempts if one is not attempt]
+        if self.over:
+            return
+        if not self._closes() and not self._host.failed(attempt, error):
+            self.give_up(error, OUTCOMES[attempt.ended])
 
-    def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
-        """Never comes before the head; the head sets another receiver."""
-        raise AssertionError(f"{len(data)} bytes before the head, {done=}")
+    def _closes(self) -> bool:
+        """Whether all of the reply has come, and so it has been brought to its end."""
+        closes = self.answer is not None and self.answer.closes()
+        if closes:
+            self.close(Outcome.COMPLETE)
+        return closes
 
-    def reply_failed(self, fault: UpstreamFault) -> None:
-        """There is not even a head. Some servers break off at a field that they do not know, instead of saying so.
+    def lost(self, attempt: Attempt) -> None:
+        """Remember what has become of an attempt, for the next one."""
+        tokens = 0 if self.journal is None else self.journal.tokens
+        if tokens > self._reached:
+            self._reached, self.tries, self.tried, self.losses = tokens, 1, frozenset(), ()
+        self.tried |= {attempt.upstream.replica.endpoint}
+        if attempt.verdict.died:
+            self.losses += (Loss(attempt.upstream, time.monotonic(), attempt.ended is End.DEAD),)
 
-        Others break off because they end just now. So only the second time proves something.
-        """
-        telling = self.upstream.telling
-        if not isinstance(fault, Unreachable) and self._ask_without_options(proven=telling.broke_off):
-            telling.broke_off = True
-        else:
-            self.broken(fault)
-
-    # --- what the answers find
-
-    def names(self) -> _Names:
-        """The engine's name of the model and the client's."""
-        return {"name": self._name, "shown": self.order.shown}
-
-    def renamer(self) -> Renamer:
-        """For this reply."""
-        return self.upstream.dialect.renamer(name=self._name, shown=self.order.shown)
-
-    def first_token(self) -> None:
-        """The first event of a stream is on its way."""
-        self.order.tally.first_token_s.observe(self.elapsed_s())
+    def give_up(self, error: ApiError, outcome: Outcome) -> None:
+        """Tell the client in the way that is still open, and end."""
+        if self._closes():
+            return
+        try:
+            if self.answer is not None and self.exchange.spoken:
+                self.answer.fail(error)  # it knows what the last event was
+            else:
+                tell(self.exchange, self.asked.route, error)
+        finally:
+            self.close(outcome)
 
     def elapsed_s(self) -> float:
         """Since the request came."""
         return time.monotonic() - self.exchange.started_s
-
-    def broken(self, fault: UpstreamFault) -> None:
-        """The connection failed."""
-        _log.warning("request %s at %s: %s", self.exchange.request_id.decode(), self.upstream.replica.name, fault)
-        if isinstance(fault, Unreachable):
-            error: ApiError = Unavailable("The engine cannot be reached.", code="engine_unreachable", retry_after_s=1)
-            self._fail(error, Outcome.UNREACHABLE)
-        else:
-            self._fail(UpstreamError("The engine broke off its reply.", code="engine_broke_off"), Outcome.BROKEN)
-
-    def misbehaved(self, how: str) -> None:
-        """The engine's reply is not one that can be passed on."""
-        _log.warning("request %s at %s: %s", self.exchange.request_id.decode(), self.upstream.replica.name, how)
-        error = UpstreamError("The engine sent a reply that is not valid.", code="engine_reply_invalid")
-        self._fail(error, Outcome.BROKEN)
-
-    def engine_failed(self, error: ApiError) -> None:
-        """The engine itself reports an error."""
-        for secret in self.upstream.secrets:
-            error.message = error.message.replace(secret, "…")
-        self._fail(error, Outcome.ENGINE_ERROR)
 
     # --- what the client does
 
@@ -351,67 +260,54 @@ class Relay:
 
     def client_paused(self) -> None:
         """Let the engine wait."""
-        if self._call is not None:
-            self._call.pause()
+        for attempt in self.attempts:
+            attempt.pause()
 
     def client_resumed(self) -> None:
         """Go on."""
-        if self._call is not None:
-            self._call.resume()
+        for attempt in self.attempts:
+            attempt.resume()
 
     # --- time
 
     def tick(self, now: float) -> None:
-        """Give up an engine that has been silent or at work for too long; called several times a second."""
-        if now >= self.order.deadline:
-            error = DeadlineExceeded("The reply was not complete before the request's deadline.", code=PASSED)
-            self._fail(error, Outcome.DEADLINE)
+        """Look after all that may take too long; called several times a second."""
+        if now >= self.asked.deadline:
+            words = "The reply was not complete before the request's deadline."
+            self.give_up(DeadlineExceeded(words, code=PASSED), Outcome.DEADLINE)
             return
-        if self._seen != self.chunks or self.exchange.paused:
-            self._seen = self.chunks
-            self._since_s = now
+        settings = self._host.settings
+        total_s, hedge_s = settings.timeouts.total_s, settings.retries.hedge_after_s
+        if now - self._since_s >= total_s:
+            words = f"The reply was not complete within {total_s:g} seconds."
+            self.give_up(UpstreamTimeout(words, code="reply_too_long"), Outcome.TIMEOUT)
             return
-        limit_s = self._timeouts.between_chunks_s if self.chunks else self._timeouts.first_byte_s
-        if now - self._since_s < limit_s:
-            return
-        what = "the next part of its reply" if self.chunks else "its reply"
-        message = f"The engine did not send {what} within {limit_s:g} seconds."
-        code = "engine_stalled" if self.chunks else "engine_timeout"
-        self._fail(UpstreamTimeout(message, code=code), Outcome.TIMEOUT)
+        for attempt in tuple(self.attempts):
+            attempt.tick(now)
+        if hedge_s is not None and self.hedge is None and not self.begun and len(self.attempts) == 1:
+            only = self.attempts[0]
+            if not only.headed and now - only.since_s >= hedge_s:
+                self._host.silent(self)
 
     # --- the end
 
-    def _fail(self, error: ApiError, outcome: Outcome) -> None:
-        """Tell the client in the way that is still open."""
-        if self.over:
-            return
-        try:
-            if self._answer is not None and self.exchange.spoken:
-                self._answer.fail(error)
-            else:
-                self.refuse(error)
-        finally:
-            self.close(outcome)
-
-    def refuse(self, error: ApiError) -> None:
-        """Answer with the error's own status, or as an event where the head has left already; nothing else has."""
-        tell(self.exchange, self.order.route, error)
-
     def close(self, outcome: Outcome) -> None:
-        """Release the replica and account for the request: the one place for it."""
+        """Release what it has and account for it: the one place for it."""
         if self.over:
             return
         self.over = True
         self.used = self._used(outcome)
-        call, self._call, self._answer = self._call, None, None
-        if call is not None:
-            call.abort()
+        for attempt in self.attempts:
+            attempt.end()
+        self.attempts = []
+        self.answer = None
         self.exchange.listener = None
-        self._ledger.closed(self, outcome)
+        self._host.forget(self)
+        self.ledger.closed(self, outcome)
 
     def _used(self, outcome: Outcome) -> Usage:
         """What the engine has told, or else what is known: it has got the prompt, whatever became of that."""
-        used = Usage(0, 0, exact=False) if self._answer is None else self._answer.used()
+        used = Usage(0, 0, exact=False) if self.answer is None else self.answer.used()
         if used.exact or used.prompt:
             return used
         if outcome in _REFUSED and not used.completion:
@@ -422,12 +318,6 @@ class Relay:
         """With an estimate of the prompt, where the engine has not told it."""
         if used.prompt:
             return used
-        return msgspec.structs.replace(used, prompt=self.order.prompt or estimated_tokens(self._prompt_bytes))
-
-
-def tell(exchange: Exchange, route: Route, error: ApiError) -> None:
-    """Answer with an error, as long as nothing has been said but comments."""
-    if exchange.commented:
-        exchange.finish(error_event(route, error, b""))
-    else:
-        exchange.reply(error.status, error.body(), headers=error_lines(error))
+        needed = self.asked.needed
+        estimated = needed.prompt if needed is not None else 0
+        return msgspec.structs.replace(used, prompt=estimated or estimated_tokens(self._prompt_bytes))

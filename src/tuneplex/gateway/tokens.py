@@ -89,6 +89,34 @@ class Pending:
         return True
 
 
+class _Work:
+    """Something else to be done with the tokenizer.
+
+    Args:
+        what: Gets the tokenizer, in the thread.
+        then: Gets its result, on the event loop; None if there is no tokenizer, or it failed.
+    """
+
+    def __init__(self, what: Callable[[Tokenizer], T | None], then: Callable[[T | None], None]) -> None:
+        self._found: T | None = None
+        self._what = what
+        self._then = then
+
+    def deliver(self) -> None:
+        """Tell the result; on the event loop."""
+        self._then(self._found)
+
+    def step(self, tokenizer: Tokenizer | None) -> bool:
+        """Do it; in the thread."""
+        if tokenizer is not None:
+            self._found = self._what(tokenizer)
+        return True
+
+    def give_up(self) -> bool:
+        """It has failed."""
+        return True
+
+
 class TokenCounter:
     """Counts for one event loop. The thread starts with the first call and ends with `close`, or with the process.
 
@@ -101,9 +129,9 @@ class TokenCounter:
         self._tokenizer: Tokenizer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._queue: queue.SimpleQueue[Pending | str | asyncio.Future[None] | None] = queue.SimpleQueue()
-        self._small: deque[Pending] = deque()
-        self._large: deque[Pending] = deque()
+        self._queue: queue.SimpleQueue[Pending | _Work | str | asyncio.Future[None] | None] = queue.SimpleQueue()
+        self._small: deque[Pending | _Work] = deque()
+        self._large: deque[Pending | _Work] = deque()
         self.use(path)
 
     def use(self, path: str) -> None:
@@ -145,11 +173,21 @@ class TokenCounter:
         self._put(pending)
         return pending
 
+    def work(self, what: Callable[[Tokenizer], T | None], then: Callable[[T | None], None]) -> None:
+        """Do something else in the thread; call it on the event loop.
+
+        Args:
+            what: Gets the tokenizer. It should be short, for others have to wait.
+            then: Called on the event loop, later, with its result; None if there is no tokenizer, or it failed.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._put(_Work(what, then))
+
     def close(self) -> None:
         """End the thread after the piece that it is at. Whoever waits for a number hears nothing more."""
         self._queue.put(None)
 
-    def _put(self, what: Pending | str | asyncio.Future[None]) -> None:
+    def _put(self, what: Pending | _Work | str | asyncio.Future[None]) -> None:
         self._queue.put(what)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="token-counter", daemon=True)
@@ -172,7 +210,7 @@ class TokenCounter:
                 waits = False
                 if what is None:
                     raise _Closed
-                if isinstance(what, Pending):
+                if isinstance(what, Pending | _Work):
                     self._small.append(what)
                 elif isinstance(what, str):
                     self._tokenizer = _load(what)
@@ -181,7 +219,7 @@ class TokenCounter:
 
     def _work(self) -> None:
         """Begin with those that are new, for a moment; then one step of one that is large."""
-        done: list[Pending] = []
+        done: list[Pending | _Work] = []
         until = time.monotonic() + _MOMENT_S
         while self._small and time.monotonic() < until:
             self._step(self._small.popleft(), done)
@@ -193,7 +231,7 @@ class TokenCounter:
             if done:
                 self._tell(_deliver, done)
 
-    def _step(self, pending: Pending, done: list[Pending]) -> None:
+    def _step(self, pending: Pending | _Work, done: list[Pending | _Work]) -> None:
         try:
             finished = pending.step(self._tokenizer)
         except Exception:  # noqa: BLE001 - a defect of ours, or of the library, must not keep anybody waiting
@@ -211,7 +249,7 @@ class _Closed(Exception):
     """The counter was closed."""
 
 
-def _deliver(done: list[Pending]) -> None:
+def _deliver(done: list[Pending | _Work]) -> None:
     for pending in done:
         pending.deliver()
 

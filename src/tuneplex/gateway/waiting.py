@@ -15,10 +15,12 @@ from tuneplex.errors import ApiError, Unavailable
 from tuneplex.gateway.asked import Asked, Charge, Group
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.estimate import longest_answer
+from tuneplex.gateway.health import no_healthy_engine
+from tuneplex.gateway.ledger import Ledger
 from tuneplex.gateway.pace import Lengths
 from tuneplex.gateway.places import Places
 from tuneplex.gateway.prospects import Prospects
-from tuneplex.gateway.relay import Ledger, Relay
+from tuneplex.gateway.relay import Relay
 from tuneplex.gateway.urgency import SHARES
 from tuneplex.policy import FairQueue
 from tuneplex.types import Replica, Route, Waiting
@@ -165,6 +167,9 @@ class Room:
     def _wait(self, asked: Asked, replicas: tuple[Replica, ...], coming: tuple[Replica, ...]) -> None:
         if self._closed:
             raise _stopping()
+        broken_s = self._places.broken_s(replicas) if replicas else None
+        if broken_s is not None:
+            raise no_healthy_engine(asked.shown, broken_s)
         now, limits = self._clock(), self._limits
         if not self._waiters:
             self._prospects.speed.begins(now)
@@ -356,18 +361,18 @@ class Room:
 
     def closed(self, relay: Relay, outcome: Outcome) -> None:
         """A request is over: its place is free, and what it has really taken is known."""
-        charge, used = relay.order.charge, relay.used
+        charge, used = relay.asked.charge, relay.used
         if used is None:
             return
         work = float(used.prompt + used.completion)
-        if outcome in _ENDED_BY_CLIENT and not relay.order.stream and not used.exact:
+        if outcome in _ENDED_BY_CLIENT and not relay.asked.stream and not used.exact:
             # Nobody knows how much of a whole answer there was. It must not have been for nothing: whoever leaves
             # each time just before the end would keep the engines for itself.
             work = max(work, charge.work)
         if charge.counted and work != charge.work:
             self._correct(charge, work - charge.work)
         if outcome is Outcome.COMPLETE and used.exact:
-            self._lengths.saw(relay.order.model.name, used.completion)
+            self._lengths.saw(relay.asked.model.name, used.completion)
         if self._waiters:
             if work:
                 self._prospects.speed.finished(work)
@@ -397,7 +402,7 @@ class Room:
         """Look after those that have waited long enough; called several times a second."""
         if not self._waiters:
             return
-        if self._ledger.relays:
+        if self._ledger.attempts:
             self._prospects.speed.passed(now)
         for asked in [asked for asked in self._waiters if asked.until <= now][:_EXPIRED_AT_ONCE]:
             if asked.place.waits:
@@ -418,8 +423,8 @@ class Room:
     def demand(self) -> dict[str, dict[str, float]]:
         """As `GatewayReport.demand` wants it."""
         sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-        for relay in self._ledger.relays:
-            sums[relay.upstream.replica.name][relay.order.charge.tenant] += 1
+        for attempt in self._ledger.attempts:
+            sums[attempt.upstream.replica.name][attempt.asked.charge.tenant] += 1
         for asked in self._waiters:
             replicas = asked.group.replicas or asked.group.coming
             for replica in replicas:

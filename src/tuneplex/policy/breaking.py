@@ -80,6 +80,11 @@ class Breaker:
         """Whether nothing stands against the replica: it is neither open, nor half open, nor held."""
         return self._open_until is None and self._held_until <= now
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the replica has failed, and has not been well since: it is open or half open."""
+        return self._open_until is not None
+
     def admits(self, now: float) -> bool:
         """Whether a request may go now; if it is half open, that will be the probe."""
         return self.wait_s(now) <= 0

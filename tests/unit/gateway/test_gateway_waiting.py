@@ -81,7 +81,7 @@ def test_nobody_goes_before_those_that_wait() -> None:
     stage = Stage(replica())
     first, second = stage.ask(), stage.ask()
     relay = stage._relays.pop(first)
-    stage.ledger.closed(relay, Outcome.COMPLETE)  # type: ignore[arg-type]
+    stage.close(relay)
     third = stage.ask()
     assert went(stage) == [first]
     stage.run()
@@ -645,7 +645,7 @@ def test_what_cannot_be_sent_is_answered(error: Exception, code: str) -> None:
     first, second, third = stage.ask(), stage.ask(), stage.ask()
     stage.broken = error
     relay = stage._relays.pop(first)
-    stage.ledger.closed(relay, Outcome.COMPLETE)  # type: ignore[arg-type]
+    stage.close(relay)
     stage._coming.pop()()
     stage.broken = None
     assert [one.code for one in stage.errors.values()] == [code] * 2
@@ -699,7 +699,7 @@ def test_many_are_told_in_small_lots() -> None:
     stage = Stage(replica(), comment_s=5)
     asked = [stage.ask(stream=True) for _ in range(301)][1:]
     stage.wait(5.05)
-    told = sum(one.exchange.commented for one in asked)
+    told = sum(one.exchange.spoken for one in asked)
     assert 0 < told <= 100
     stage.wait(1)
-    assert all(one.exchange.commented for one in asked)
+    assert all(one.exchange.spoken for one in asked)

@@ -1,0 +1,358 @@
+"""Requests that have lost their replica: which of them get another one, when, and what they are told otherwise.
+
+A request whose client has got nothing begins anew; a stream that has begun goes on where it broke off, if it can be
+continued (`engines.continuing`). Until another replica has a place for it, it waits here, before everything that waits
+in the room: somebody reads it already. All that goes out has passed `policy.eligible` just before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from tuneplex.engines.resuming import Seam
+from tuneplex.errors import ApiError, BadRequest, Quarantined
+from tuneplex.gateway.answers import STREAM_HEADERS
+from tuneplex.gateway.asked import Asked
+from tuneplex.gateway.attempt import Attempt
+from tuneplex.gateway.counters import Outcome
+from tuneplex.gateway.doubts import Doubts
+from tuneplex.gateway.heads import EVENT_STREAM
+from tuneplex.gateway.health import Health
+from tuneplex.gateway.ledger import Ledger
+from tuneplex.gateway.places import Places
+from tuneplex.gateway.relay import OUTCOMES, Relay
+from tuneplex.gateway.tokens import TokenCounter
+from tuneplex.gateway.upstreams import Upstream
+from tuneplex.policy import DEATHS, Budget, End, backoff_s
+from tuneplex.types import FleetView, GatewaySettings, Replica, ReplicaState, Retries, Route
+
+__all__ = ["Desk", "Returns"]
+
+_DISPATCHED_AT_ONCE = 16  # and no more, so that streams go on in between
+_DOUBTED = frozenset({End.UNREACHABLE, End.BROKEN, End.DEAD})
+_LEAVES_EARLY_S = 1.0  # before its replica is stopped: it takes about as long to tell it
+
+
+class Desk(Protocol):
+    """Who knows the fleet."""
+
+    view: FleetView
+
+    def find(self, asked: Asked) -> tuple[tuple[Replica, ...], tuple[Replica, ...]]:
+        """The replicas that may take a request now; where there are none, those that will.
+
+        Raises:
+            ApiError: There are none, either.
+        """
+
+    def way(self, replica: Replica) -> Upstream:
+        """The way to a replica of the current view that is ready."""
+
+
+class _Back(msgspec.Struct):
+    """A request that waits here.
+
+    Attributes:
+        error: What its client is told if nothing comes of it.
+        end: How its last attempt ended.
+        same: The last replica may be tried again, if there is no other one,
+        same_from: from this time on.
+        until: How long it may wait.
+        comment_at: When its client is told next that it waits.
+        seam: Where a stream goes on; None for a request that begins anew.
+    """
+
+    error: ApiError
+    end: End
+    same: bool
+    same_from: float
+    until: float
+    comment_at: float
+    seam: Seam | None = None
+
+
+class Returns:
+    """The requests of one gateway that have lost their replica.
+
+    Args:
+        desk: Knows the fleet.
+        ledger: Knows what is under way.
+        places: Knows where there is room.
+        doubts: Knows which replicas may be gone.
+        health: Knows which replicas fail.
+        tokens: Has the base's tokenizer.
+        soon: Calls something a little later, on the event loop.
+        clock: Seconds that only go forward.
+        wall: Unix time; `Replica.leave_at` is on it.
+        random: Numbers from 0 to 1.
+
+    Attributes:
+        settings: Of the gateway, as they are now.
+        budget: Of what is sent again.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        ledger: Ledger,
+        places: Places,
+        *,
+        doubts: Doubts,
+        health: Health,
+        tokens: TokenCounter,
+        soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        self.settings = GatewaySettings()
+        self.budget = Budget(Retries(), clock())
+        self.migrates = False
+        self._desk = desk
+        self._places = places
+        self._doubts = doubts
+        self._health = health
+        self._ledger = ledger
+        self._counters = ledger.counters
+        self._tokens = tokens
+        self._soon = soon
+        self._clock = clock
+        self._wall = wall
+        self._random = random
+        self._waiting: dict[Relay, _Back] = {}
+        self._leaving: dict[str, float] = {}
+        self._awake = False
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    # --- what changes
+
+    def update(self, view: FleetView) -> None:
+        """Go by this view from now on."""
+        self.settings = view.settings
+        self.migrates = view.settings.migrate and bool(view.tokenizer)
+        self.budget.settings = view.settings.retries
+        self._leaving = {
+            replica.name: replica.leave_at - _LEAVES_EARLY_S
+            for replica in view.replicas
+            if replica.state is ReplicaState.DRAINING and replica.leave_at is not None
+        }
+        self.served()
+
+    def served(self) -> None:
+        """There may be places now that were not there before."""
+        if self._waiting and not self._awake:
+            self._awake = True
+            self._soon(self._serve)
+
+    # --- what becomes of attempts (see `relay.Host`)
+
+    def began(self, attempt: Attempt) -> None:
+        """It is about to be sent."""
+        attempt.era = self._health.began(attempt.upstream.replica.name)
+        self._places.began(attempt)
+
+    def answers(self, attempt: Attempt) -> None:
+        """The head of a good reply has come."""
+        self._health.answered(attempt.upstream.replica.name, attempt.era)
+        relay = attempt.relay
+        if relay.hedge is not None and not relay.begun:
+            self._counters.hedged(relay.asked.model.name, won=attempt is relay.hedge)
+
+    def ended(self, attempt: Attempt) -> None:
+        """It is over."""
+        self._health.ended(attempt.upstream.replica.name, attempt.era, attempt.verdict)
+        self._places.ended(attempt)
+        if attempt.ended in _DOUBTED:
+            self._doubts.doubt(attempt.upstream)
+        self.served()
+
+    def failed(self, attempt: Attempt, error: ApiError) -> bool:
+        """Whether its request gets another one, or another one is under way."""
+        relay = attempt.relay
+        if relay.attempts:
+            return attempt.verdict.again
+        relay.lost(attempt)
+        if attempt.ended is not End.STOPPED and (
+            not attempt.verdict.again or relay.tries >= self.settings.retries.tries
+        ):
+            return False
+        return self._moves(relay, attempt, error) if relay.begun else self._tries_again(relay, attempt, error)
+
+    def _tries_again(self, relay: Relay, attempt: Attempt, error: ApiError) -> bool:
+        """Begin anew, if that is not too much now."""
+        if attempt.ended is not End.STOPPED and not self.budget.take(self._clock()):
+            self._counters.not_retried(relay.asked.model.name)
+            error.retry_after_s = error.retry_after_s or 1
+            return False
+        self._wait(relay, attempt, error)
+        return relay in self._waiting
+
+    def _moves(self, relay: Relay, attempt: Attempt, error: ApiError) -> bool:
+        """Go on where the stream broke off; where that is, is found out in another thread."""
+        journal = relay.journal
+        if not self.migrates or journal is None or not journal.continuable_now:
+            return False
+
+        def found(seam: Seam | None) -> None:
+            if relay.over:
+                return
+            if seam is None:
+                relay.give_up(error, OUTCOMES[attempt.ended])
+            else:
+                self._wait(relay, attempt, error, seam)
+                if relay not in self._waiting:
+                    relay.give_up(error, OUTCOMES[attempt.ended])
+
+        self._tokens.work(journal.seam, found)
+        return True
+
+    def _wait(self, relay: Relay, attempt: Attempt, error: ApiError, seam: Seam | None = None) -> None:
+        """Let it wait for a place, unless there is none to wait for."""
+        now, verdict, waiting = self._clock(), attempt.verdict, self.settings.waiting
+        back = _Back(
+            error,
+            attempt.ended,
+            verdict.same,
+            now + max(backoff_s(relay.tries, self._random), verdict.hold_s),
+            min(relay.asked.deadline, now + waiting.longest_s),
+            now + waiting.comment_s if relay.asked.stream else math.inf,
+            seam,
+        )
+        if self._has_prospects(relay, back):
+            self._waiting[relay] = back
+            self.served()
+
+    def _has_prospects(self, relay: Relay, back: _Back) -> bool:
+        """Whether there is anything to wait for."""
+        try:
+            ready, coming = self._desk.find(relay.asked)
+        except ApiError:
+            return False
+        if coming or any(replica.name in self._doubts for replica in ready):
+            return True
+        return back.same or any(replica.endpoint not in relay.tried for replica in ready)
+
+    def silent(self, relay: Relay) -> None:
+        """Ask another replica beside the one that says nothing."""
+        if not self.budget.take(self._clock()):
+            return
+        try:
+            ready, _ = self._desk.find(relay.asked)
+            first = relay.attempts[0].upstream.replica.endpoint
+            replica = self._places.choose([one for one in ready if one.endpoint != first], relay.asked.model)
+            if replica is not None:
+                relay.hedge = relay.attempt(self._desk.way(replica))
+        except ApiError:
+            return
+
+    def forget(self, relay: Relay) -> None:
+        """It is over."""
+        self._waiting.pop(relay, None)
+
+    # --- turns
+
+    def _serve(self) -> None:
+        """Let go whoever can, those that have waited longest first."""
+        self._awake = False
+        gone = 0
+        for relay, back in tuple(self._waiting.items()):
+            if relay in self._waiting and self._goes(relay, back):
+                gone += 1
+                if gone == _DISPATCHED_AT_ONCE:
+                    self.served()
+                    return
+
+    def _goes(self, relay: Relay, back: _Back) -> bool:
+        """Send it to a replica, if there is one; whether something was sent."""
+        if self._is_suspect(relay):
+            return False
+        try:
+            replica = self._choose(relay, back)
+            if replica is None:
+                return False
+            del self._waiting[relay]
+            self._send(relay, back, replica)
+        except ApiError as error:
+            relay.give_up(back.error if relay.begun or not isinstance(error, BadRequest) else error, OUTCOMES[back.end])
+        return True
+
+    def _choose(self, relay: Relay, back: _Back) -> Replica | None:
+        asked = relay.asked
+        ready, _ = self._desk.find(asked)
+        if back.seam is not None:
+            ready = tuple(one for one in ready if Route.COMPLETIONS in one.routes and self._desk.way(one).dialect.continues)
+        others = [one for one in ready if one.endpoint not in relay.tried]
+        if others or not back.same or self._clock() < back.same_from:
+            return self._places.choose(others, asked.model)
+        return self._places.choose(ready, asked.model)
+
+    def _send(self, relay: Relay, back: _Back, replica: Replica) -> None:
+        name = relay.asked.model.name
+        if back.seam is None:
+            self._counters.retried(name, back.end.value)
+        else:
+            relay.resume(back.seam)
+            self._counters.migrated(name, back.end.value)
+        relay.attempt(self._desk.way(replica))
+
+    def _is_suspect(self, relay: Relay) -> bool:
+        """Whether it may be what engines die of; if it is, by all that can be known, it ends here."""
+        died = [True if loss.sure else self._doubts.died(loss.upstream, loss.at) for loss in relay.losses]
+        if died.count(True) >= DEATHS:
+            self._counters.quarantined(relay.asked.model.name)
+            relay.give_up(Quarantined(), Outcome.BROKEN)
+            return True
+        return len(died) - died.count(False) >= DEATHS
+
+    # --- time
+
+    def tick(self, now: float) -> None:
+        """Look after those that have waited long enough, and those whose replica goes away."""
+        if self._leaving:
+            self._leave()
+        if not self._waiting:
+            return
+        for relay, back in tuple(self._waiting.items()):
+            if back.until <= now or not self._has_prospects(relay, back):
+                relay.give_up(back.error, OUTCOMES[back.end])
+            elif back.comment_at <= now:
+                back.comment_at = now + self.settings.waiting.comment_s
+                _say(relay)
+        self.served()
+
+    def _leave(self) -> None:
+        """Take away from replicas that go away what can go on elsewhere."""
+        wall = self._wall()
+        leaving = {name for name, at in self._leaving.items() if at <= wall}
+        for attempt in [one for one in self._ledger.attempts if one.upstream.replica.name in leaving]:
+            self._take_away(attempt)
+
+    def _take_away(self, attempt: Attempt) -> None:
+        relay = attempt.relay
+        journal = relay.journal
+        stays = relay.begun and (not self.migrates or journal is None or not journal.continuable_now)
+        if stays or relay.attempts != [attempt] or not self._has_elsewhere(relay):
+            return
+        attempt.leave()
+
+    def _has_elsewhere(self, relay: Relay) -> bool:
+        try:
+            return bool(self._desk.find(relay.asked)[0])
+        except ApiError:
+            return False
+
+
+def _say(relay: Relay) -> None:
+    exchange = relay.exchange
+    if exchange.paused or exchange.gone:
+        return
+    if not exchange.spoken:
+        exchange.start(200, EVENT_STREAM, STREAM_HEADERS)
+    exchange.comment(b"waiting for another engine")
