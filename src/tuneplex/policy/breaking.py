@@ -92,7 +92,7 @@ class Breaker:
         until = self._held_until
         if self._open_until is not None:
             until = max(until, self._open_until)
-            if self._probe_until is not None and self._probe_until > now:
+            if self._probe_until is not None:
                 until = max(until, min(self._probe_until, now + _PROBED_S))
         return max(0.0, until - now)
 
