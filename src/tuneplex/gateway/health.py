@@ -14,6 +14,8 @@ from tuneplex.types import Breaking, Replica, ReplicaState
 
 __all__ = ["Health", "no_healthy_engine"]
 
+_WELL = Word.WELL
+_ANSWERED = Verdict(_WELL)
 _NOT_YET = frozenset({ReplicaState.REQUESTED, ReplicaState.STARTING, ReplicaState.DEAD})
 
 
@@ -97,30 +99,30 @@ class Health:
 
     def answered(self, name: str, era: int) -> None:
         """The first part of a proper reply has come: if the request is a probe, it need not come to its end."""
-        if name in self._troubled:
-            self._word(name, era, Word.WELL)
+        breaker = self._troubled.get(name)
+        if breaker is not None and breaker.state(self._clock()) == "half-open":
+            self._heard(breaker, name, era, _ANSWERED)
 
     def ended(self, name: str, era: int, verdict: Verdict) -> None:
         """A request has ended there, or goes on without this replica."""
-        self._word(name, era, verdict.word, verdict.hold_s)
-
-    def _word(self, name: str, era: int, word: Word, hold_s: float = 0.0) -> None:
         breaker = self._breakers.get(name)
         if breaker is None:
             return
-        now = self._clock()
-        if hold_s:
-            breaker.hold(now, hold_s)
-        opened, was_closed = breaker.opened, name not in self._troubled
-        breaker.end(now, era, word)
-        if was_closed and breaker.is_closed(now):  # mostly
-            return
+        if verdict.word is _WELL and name not in self._troubled:  # mostly; then it makes no difference when
+            breaker.end(0.0, era, _WELL)
+        else:
+            self._heard(breaker, name, era, verdict)
+
+    def _heard(self, breaker: Breaker, name: str, era: int, verdict: Verdict) -> None:
+        now, opened = self._clock(), breaker.opened
+        if verdict.hold_s:
+            breaker.hold(now, verdict.hold_s)
+        breaker.end(now, era, verdict.word)
         if breaker.opened > opened:
             self._counters.breaker_opened(name)
         if not breaker.is_closed(now):
             self._troubled[name] = breaker
-        elif not was_closed:
-            del self._troubled[name]
+        elif self._troubled.pop(name, None) is not None:
             self._recovered()
 
 

@@ -35,6 +35,9 @@ class Word(StrEnum):
     NOTHING = "nothing"
 
 
+_WELL = Word.WELL
+
+
 class Breaker:
     """The breaker of one replica. Times are seconds of any one clock that only goes forward.
 
@@ -94,7 +97,7 @@ class Breaker:
         until = self._held_until
         if self._open_until is not None:
             until = max(until, self._open_until)
-            if self._probe_until is not None and self._probe_until > now:
+            if self._probe_until is not None:
                 until = max(until, min(self._probe_until, now + _PROBED_S))
         return max(0.0, until - now)
 
@@ -128,7 +131,7 @@ class Breaker:
             return
         if self._open_until is None:
             self._count(now, word)
-        elif word is Word.WELL:
+        elif word is _WELL:
             self._close(now)
         elif word is Word.NOTHING:
             self._probe_until = None
@@ -142,11 +145,11 @@ class Breaker:
     # --- how it counts
 
     def _count(self, now: float, word: Word) -> None:
-        if word is Word.WELL:
+        if word is _WELL:
             self._row = 0
             self._good += 1
         elif word is not Word.NOTHING:
-            self._row += word is Word.FAILED
+            self._row += int(word is Word.FAILED)
             self._bad.append((now, self._good))
             if self._row >= self.settings.failures or self._mostly_fails(now):
                 self._open(now)

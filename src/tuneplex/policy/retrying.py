@@ -79,6 +79,8 @@ _VERDICTS = {
     End.STOPPED: Verdict(),
 }
 
+_MAY_ASK_FOR_TIME = frozenset({End.BUSY, End.UNAVAILABLE})
+
 
 def verdict(end: End, retry_after_s: float | None = None) -> Verdict:
     """What follows from the end of a try.
@@ -89,7 +91,7 @@ def verdict(end: End, retry_after_s: float | None = None) -> Verdict:
             broken. Long ones are cut by `Breaker.hold`.
     """
     found = _VERDICTS[end]
-    if retry_after_s is None or end not in {End.BUSY, End.UNAVAILABLE}:
+    if retry_after_s is None or end not in _MAY_ASK_FOR_TIME:
         return found
     return msgspec.structs.replace(found, word=Word.NOTHING, hold_s=retry_after_s)
 

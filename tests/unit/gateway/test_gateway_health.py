@@ -83,6 +83,17 @@ def test_the_first_part_of_a_probe_s_reply_is_enough() -> None:
     assert fleet.recovered == 1
 
 
+def test_the_first_part_of_any_other_reply_is_not() -> None:
+    """Streams that begin and then stall are failures in a row, also while the replica is held."""
+    fleet = Fleet()
+    eras = [fleet.health.began("a") for _ in range(3)]
+    fleet.health.ended("a", eras.pop(), verdict(End.BUSY, 3.0))
+    for era in eras:
+        fleet.health.answered("a", era)
+        fleet.health.ended("a", era, verdict(End.STALLED))
+    assert fleet.health.states() == {"a": "open"}
+
+
 def test_failed_probes_are_counted_as_openings() -> None:
     """A breaker that opens again is counted again, and stays open for longer."""
     fleet = Fleet()
