@@ -121,19 +121,20 @@ class StreamAnswer:
             attempt.chunks += 1
             if attempt.chunks == 1:
                 attempt.relay.first_event()
-            if shown:
-                shown = self._rename(shown)
-                if not done:
-                    self._exchange.write(shown)
-                    shown = b""
-        if attempt.over:
-            return
-        journal = attempt.relay.journal
-        if journal is not None and journal.over:  # by itself, at a `stop` that its engine cannot see
-            self._over = not journal.failed
-            done = True
-        if done:
+            shown = self._rename(shown)
+            if shown and not done:
+                self._exchange.write(shown)
+                shown = b""
+        if not attempt.over and (done or self._is_ended()):
             self._end(shown)
+
+    def _is_ended(self) -> bool:
+        """Whether the journal has ended the stream, at a `stop` that its engine could not see."""
+        journal = self._attempt.relay.journal
+        if journal is None or not journal.over:
+            return False
+        self._over = not journal.failed
+        return True
 
     def reply_failed(self, fault: UpstreamFault) -> None:
         """After the last event this is a normal end; before it, the client must learn of it."""

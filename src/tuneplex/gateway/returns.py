@@ -295,6 +295,10 @@ class Returns:
             return self._places.choose(others, asked.model)
         return self._places.choose(ready, asked.model)
 
+    def _continues(self, replica: Replica) -> bool:
+        """Whether a stream can be continued there."""
+        return Route.COMPLETIONS in replica.routes and self._desk.way(replica).dialect.continues
+
     def _send(self, relay: Relay, back: _Back, replica: Replica) -> None:
         name = relay.asked.model.name
         if back.seam is None:

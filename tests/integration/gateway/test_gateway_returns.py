@@ -112,9 +112,7 @@ async def test_what_an_engine_fails_at_another_one_does(
     assert not front.gateway.ledger.outstanding
 
 
-@pytest.mark.parametrize(
-    "script", [Script(status=400), Script(status=404), Script(status=422), Script(status=500)], ids=scripted
-)
+@pytest.mark.parametrize("script", [Script(status=400), Script(status=404), Script(status=500)], ids=scripted)
 async def test_what_may_be_the_requests_own_fault_is_not_sent_again(
     front: Front, engines: list[FakeEngine], script: Script
 ) -> None:
@@ -217,7 +215,7 @@ async def test_a_stream_goes_on_elsewhere(front: Front, engines: list[FakeEngine
     assert sum("role" in choice["delta"] for chunk in chunks for choice in chunk["choices"]) == 1
     assert [chunk["usage"] for chunk in chunks if chunk.get("usage")] == [others[-1]["usage"]]
     assert {chunk["model"] for chunk in chunks} == {"contacts"}
-    assert b"token_ids" not in reply.body
+    assert b'token_ids":[' not in reply.body
     assert front.outcomes() == {"complete": 2}
     assert not front.gateway.ledger.outstanding
 
