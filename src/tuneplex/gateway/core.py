@@ -39,7 +39,7 @@ from tuneplex.gateway.returns import Returns
 from tuneplex.gateway.routes import Page, Target, find_target
 from tuneplex.gateway.site import MetricsSource, Site
 from tuneplex.gateway.tokens import TokenCounter
-from tuneplex.gateway.upstreams import Upstream, Upstreams
+from tuneplex.gateway.upstreams import Upstreams
 from tuneplex.gateway.urgency import read_deadline, read_priority
 from tuneplex.gateway.waiting import Room
 from tuneplex.identity import Access, Grant, Principal, Subject
@@ -100,6 +100,7 @@ class Gateway:
             self,
             self.ledger,
             self._places,
+            ways=self._upstreams,
             doubts=self._doubts,
             health=self._health,
             tokens=self.counter,
@@ -464,10 +465,6 @@ class Gateway:
     def fail(self, asked: Asked) -> None:
         """A defect of ours has kept it from being sent."""
         self.failed(asked.exchange)
-
-    def way(self, replica: Replica) -> Upstream:
-        """The way to a replica of the current view that is ready."""
-        return self._upstreams[replica]
 
     def _cleared(self) -> None:
         self._returns.served()
