@@ -69,7 +69,8 @@ _LEFT_OUT_OF_CHAT = frozenset(
         "reasoning_effort",
     }
 )
-_LEFT_OUT_OF_COMPLETIONS = frozenset({"add_special_tokens", "prompt"})
+_KNOWN = _COPIED | _LEFT_OUT | {"add_special_tokens", "prompt"}
+_KNOWN_IN_CHAT = _COPIED | _LEFT_OUT | _LEFT_OUT_OF_CHAT
 # Continued only where they say what would hold without them.
 _NEUTRAL: Mapping[str, bytes] = {
     "bad_words": b"[]",
@@ -82,7 +83,7 @@ _NEUTRAL: Mapping[str, bytes] = {
     "tool_choice": b'"none"',
     "use_beam_search": b"false",
 }
-_NEUTRAL_IN_CHAT: Mapping[str, bytes] = {"logprobs": b"false", "top_logprobs": b"0"}
+_NEUTRAL_IN_CHAT: Mapping[str, bytes] = {**_NEUTRAL, "logprobs": b"false", "top_logprobs": b"0"}
 _LIST = ord("[")
 _TEXT_FORMAT = {"type": "text"}
 
@@ -179,8 +180,7 @@ def continuable(route: Route, fields: dict[str, msgspec.Raw]) -> Terms | None:
 
 def _understood(said: dict[str, msgspec.Raw], *, chat: bool) -> bool:
     """Whether no field would make a difference that is not known here."""
-    known = _COPIED | _LEFT_OUT | (_LEFT_OUT_OF_CHAT if chat else _LEFT_OUT_OF_COMPLETIONS)
-    neutral = {**_NEUTRAL, **_NEUTRAL_IN_CHAT} if chat else _NEUTRAL
+    known, neutral = (_KNOWN_IN_CHAT, _NEUTRAL_IN_CHAT) if chat else (_KNOWN, _NEUTRAL)
     return all(name in known or _is_neutral(name, raw, said, neutral) for name, raw in said.items())
 
 

@@ -64,7 +64,7 @@ def steps(tokenizer: Tokenizer, ask: Ask, choice: int, weights: str) -> Iterator
     text = Detokenizer(tokenizer, ask.stop, include_stop=ask.include_stop)
     for count in range(1, ask.room + 1):
         token_id = speaker.next(may_end=not ask.ignore_eos and count > ask.min_tokens)
-        stop = None if token_id == Tokenizer.eos else text.add(token_id)
+        stop = None if _silent(ask, count, token_id) else text.add(token_id, may_stop=count > ask.min_tokens)
         finish, reason = _finish(ask, count, token_id, stop)
         shown = text.take(finished=finish is not None)
         yield Step(token_id, shown, finish, reason, _logprob(tokenizer, token_id, ask.logprobs))
@@ -79,12 +79,18 @@ def _speaker(tokenizer: Tokenizer, ask: Ask, choice: int, weights: str) -> Conti
     return Continuation(Language(tokenizer, f"{weights}|{luck}", ask.prompts[choice // ask.n]))
 
 
+def _silent(ask: Ask, count: int, token_id: int) -> bool:
+    """Whether a token ends the reply and has no text in it."""
+    ends = token_id in ask.stop_token_ids and count > ask.min_tokens and not ask.include_stop
+    return token_id == Tokenizer.eos or ends
+
+
 def _finish(ask: Ask, count: int, token_id: int, stop: str | None) -> tuple[str | None, str | int | None]:
     if token_id == Tokenizer.eos and not ask.ignore_eos:
         return "stop", None
     if stop is not None:
         return "stop", stop
-    if token_id in ask.stop_token_ids:
+    if token_id in ask.stop_token_ids and count > ask.min_tokens:
         return "stop", token_id
     return ("length", None) if count == ask.room else (None, None)
 

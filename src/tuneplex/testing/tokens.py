@@ -7,6 +7,7 @@ per byte, so that a character outside ASCII has token borders inside it, as it h
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
@@ -88,6 +89,23 @@ class Tokenizer:
         """How log-probabilities call a token."""
         return self.specials[token_id] if token_id < len(self.specials) else self.decode((token_id,))
 
+    def as_json(self) -> str:
+        """The same tokenizer as the `tokenizer.json` of a base, for whoever makes text of the fake's tokens."""
+        words = sorted(self.words, key=len, reverse=True)
+        names = [*self.specials, *(f"<0x{value:02X}>" for value in range(256)), *self.words]
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        split = {"pattern": {"Regex": "|".join(map(re.escape, words))}, "behavior": "Isolated", "invert": False}
+        model = {"type": "BPE", "byte_fallback": True, "ignore_merges": True, "merges": []}
+        return json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [{"id": i, "content": text, **flags} for i, text in enumerate(self.specials)],
+                "pre_tokenizer": {"type": "Split", **split},
+                "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+                "model": {**model, "vocab": {name: number for number, name in enumerate(names)}},
+            }
+        )
+
     def chat(self, messages: Sequence[tuple[str, str]], *, generate: bool = True) -> list[int]:
         """The ids of a conversation of (role, text), in ChatML, open for the assistant's turn."""
         turns = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in messages)
@@ -114,11 +132,11 @@ class Detokenizer:
         self._sent = 0
         self.text = ""
 
-    def add(self, token_id: int) -> str | None:
-        """Take one more token; the stop string, if that completed one."""
+    def add(self, token_id: int, *, may_stop: bool = True) -> str | None:
+        """Take one more token; the stop string, if that completed one and may end the text here."""
         new = self._decoder.decode(self._tokenizer.bytes_of(token_id))
         self.text += new
-        return self._stopped(len(new)) if new and self._stop else None
+        return self._stopped(len(new)) if new and self._stop and may_stop else None
 
     def _stopped(self, new: int) -> str | None:
         ends = []
