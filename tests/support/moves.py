@@ -61,16 +61,17 @@ def events(route: Route, fields: Fields, *, groups: Sequence[int] = (1,), number
     else:
         ask = asker.completion(msgspec.convert(body, CompletionRequest), "base")
         answer = CompletionAnswer(TOKENIZER, ask, f"r{number}")
-    answer._created = 1700000000 + number  # noqa: SLF001 - the time is not the test's
+    answer._created = 1700000000 + number
     yield from answer.opening()
     said = steps(TOKENIZER, ask, 0, "")
     sizes = cycle(groups)
     some: list[bytes] = []
+    size = next(sizes)
     for step in said:
         some += answer.step(0, step)
-        if step.finish_reason is not None or len(some) >= (size := next(sizes)):
+        if step.finish_reason is not None or len(some) == size:
             yield _joined(some)
-            some = []
+            some, size = [], next(sizes)
     yield from answer.closing()
     yield DONE
 
