@@ -22,6 +22,7 @@ class Dialect(Protocol):
         end_mark: The same for `[DONE]`; `end_of_stream` tells.
         takes_options: Whether the engine can be asked for a stream's usage; None if it has to be tried.
         tells_always: Whether it can be asked to tell this in every event (`continuous_usage_stats`).
+        continues: Whether its streams can go on elsewhere: it tells token ids, and takes them as a prompt.
     """
 
     usual: bytes
@@ -29,6 +30,7 @@ class Dialect(Protocol):
     end_mark: bytes
     takes_options: bool | None
     tells_always: bool
+    continues: bool
 
     def path(self, route: Route) -> str:
         """The request path of a route."""

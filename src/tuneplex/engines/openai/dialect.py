@@ -32,6 +32,7 @@ class OpenAIDialect:
     # OpenAI's own API can; some others refuse the field. Then the request is sent again without.
     takes_options: bool | None = None
     tells_always = False
+    continues = False
 
     def path(self, route: Route) -> str:
         """`/v1/…`, as OpenAI names it."""

@@ -20,6 +20,7 @@ class VllmDialect(OpenAIDialect):
 
     takes_options: bool | None = True
     tells_always = True
+    continues = True
 
     def encode(self, fields: dict[str, msgspec.Raw], *, name: str, salt: str) -> bytes:
         """The client's own fields with another `model` and, if there is a salt, with another `cache_salt`.
