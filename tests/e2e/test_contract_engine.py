@@ -68,8 +68,7 @@ STREAMS: list[dict[str, Any]] = [
     {},
     {"stream_options": {"include_usage": True}},
     {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
-    {"stop": ["e", "zzzzzz"]},
-    {"stop": [" t", "zz"], "include_stop_str_in_output": True},
+    {"stop": ["?!?!?!", "zz"]},
     {"return_token_ids": True, "ignore_eos": True},
     {"min_tokens": 20, "repetition_penalty": 1.2, "stop_token_ids": [300]},
     {"max_tokens": 2},
@@ -324,25 +323,38 @@ def test_token_ids_can_be_taken_out_without_a_trace(peer: Peer, route: Route, mo
 @pytest.mark.parametrize("more", STREAMS, ids=str)
 def test_a_stream_goes_on_from_its_tokens(plugin_peer: Peer, route: Route, more: dict[str, Any]) -> None:
     """Cut twice and continued as a completion of its tokens, a greedy stream in float32 is the same to a client."""
-    fields = raw(**{**STREAMED[route], **more})
+    assert_moves(plugin_peer, route, raw(**{**STREAMED[route], **more}))
+
+
+@pytest.mark.parametrize("route", [Route.CHAT, Route.COMPLETIONS])
+@pytest.mark.parametrize("include", [False, True])
+def test_stop_strings_are_found_across_seams(plugin_peer: Peer, route: Route, include: bool) -> None:  # noqa: FBT001 - parametrized
+    """Wherever a stream is cut, it ends at its stop string, also where that lies across the seam."""
+    plain = raw(**STREAMED[route], ignore_eos=True)
+    text = Heard(plugin_peer.events(route, plain)).summary()["text"]
+    stops = [text[len(text) // 2 :][:10], "never said at all"]
+    assert_moves(plugin_peer, route, {**plain, **raw(stop=stops, include_stop_str_in_output=include)}, every=1)
+
+
+def assert_moves(peer: Peer, route: Route, fields: dict[str, msgspec.Raw], *, every: int = 4) -> None:
+    """A stream that is cut, after any so many events, and continued, and cut and continued again, is as it was."""
     terms = continuable(route, fields)
     assert terms is not None
-    told = plugin_peer.events(route, asking_ids(fields))
-    whole = Heard(plugin_peer.events(route, fields)).summary()
-    moved = 0
-    for cut in (1, 4, 6, 9, 13, 18):
+    told = peer.events(route, asking_ids(fields))
+    whole = Heard(peer.events(route, fields)).summary()
+    seams = []
+    for cut in range(1, len(told) - 1, every):
         journal = Journal(terms, ShownUsage(), context=1024)
         got = [journal.one(event) for event in told[:cut]]
-        for length in (3, None):
-            seam = journal.seam(plugin_peer.tokenizer)
-            if seam is not None:
-                moved += 1
-                got += map(journal.one, plugin_peer.events(Route.COMPLETIONS, journal.resume(seam))[:length])
-        if not journal.continuable_now:
+        for length in (2, None):
+            if (seam := journal.seam(peer.tokenizer)) is not None:
+                got += map(journal.one, peer.events(Route.COMPLETIONS, journal.resume(seam))[:length])
+                seams.append(seam)
+        if not journal.continuable_now:  # a client that wants ids has no seam in a character
             found = Heard([*got, journal.closing()]).summary()
             assert found["envelopes"] == Heard([told[0], DONE]).summary()["envelopes"]
             assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
-    assert moved
+    assert seams
 
 
 def alike(events: list[bytes]) -> tuple[str, set[bytes]]:

@@ -23,7 +23,7 @@ from tuneplex.testing.generation import steps
 from tuneplex.testing.protocol import ChatRequest, CompletionRequest
 from tuneplex.types import Route
 
-__all__ = ["CONTEXT", "DONE", "Heard", "base_tokenizer", "events", "journal_of", "raw", "unbroken"]
+__all__ = ["CONTEXT", "DONE", "FINGERPRINT", "Heard", "base_tokenizer", "events", "journal_of", "raw", "unbroken"]
 
 CONTEXT = 400
 DONE = b"data: [DONE]\n\n"

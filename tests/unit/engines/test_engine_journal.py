@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.moves import CONTEXT, Heard, base_tokenizer, events, journal_of, raw, unbroken
+from tests.support.moves import CONTEXT, FINGERPRINT, Heard, base_tokenizer, events, journal_of, raw, unbroken
 from tuneplex.engines.continuing import asking_ids, continuable
 from tuneplex.engines.journal import Journal
-from tuneplex.engines.meters import ShownUsage
+from tuneplex.engines.meters import HiddenUsage, ShownUsage
+from tuneplex.engines.usage import OPTIONS, Telling, Usage, asking_aloud
+from tuneplex.engines.watching import WatchedChoices
 from tuneplex.testing import Tokenizer
 from tuneplex.types import Route
 
@@ -53,6 +55,7 @@ class Plan:
     many: bool = False
 
 
+ODD_PROMPTS = [[Tokenizer.first_byte + byte for byte in "世é🙂".encode()] * 12, [Tokenizer.eos] * 99, [0]]
 PLANS = st.builds(
     Plan,
     st.lists(st.integers(1, 25), min_size=1, max_size=3),
@@ -96,6 +99,15 @@ def test_a_moved_stream_is_seamless(route: Route, words: str, plan: Plan, usage:
     fields = asked(route, words, max_tokens=60, temperature=0, stream_options=usage)
     whole = Heard(unbroken(route, fields)).summary()
     assert_alike(moved(route, fields, plan), whole)
+
+
+@pytest.mark.parametrize("prompt", ODD_PROMPTS, ids=len)
+def test_odd_prompts(prompt: list[int]) -> None:
+    """What comes before the reply does not matter: long runs of bytes, special tokens only."""
+    fields = asked(Route.COMPLETIONS, "", prompt=prompt, max_tokens=40, ignore_eos=True)
+    whole = Heard(unbroken(Route.COMPLETIONS, fields)).summary()
+    for cut in range(1, 30):
+        assert_alike(moved(Route.COMPLETIONS, fields, Plan([cut, 2], [1])), whole)
 
 
 @settings(deadline=None, max_examples=250)
@@ -199,7 +211,7 @@ def test_what_is_not_known_is_passed_on_and_not_continued(strange: bytes) -> Non
     journal.many(opening + first)
     assert journal.continuable_now
     event = b'data: {"id":"x","choices":[%b]}\n\n' % strange
-    assert journal.one(event) == event.replace(b"[7]", b"null")
+    assert journal.one(event) == event.replace(b"[7]", b"null").replace(b"[-7]", b"null")
     assert not journal.continuable_now
     assert journal.seam(base_tokenizer()) is None
 
@@ -273,3 +285,23 @@ def test_the_context_limits_a_chat_without_a_limit(context: int | None, most: in
     assert seam is not None
     body = {name: msgspec.json.decode(value) for name, value in journal.resume(seam).items()}
     assert len(body["prompt"]) + body["max_tokens"] == most
+
+
+def test_a_stream_that_may_be_cut_is_watched_on() -> None:
+    """Where the usage is told in every event for a limit only, it is known of a continuation too, and hidden."""
+    fields = asked(Route.CHAT, "hi", max_tokens=30, ignore_eos=True)
+    terms, aloud = continuable(Route.CHAT, fields), asking_aloud(fields)
+    assert terms is not None
+    assert aloud is not None
+    watch = WatchedChoices(HiddenUsage(Telling(True, FINGERPRINT)), choices=1, prompts=1, shown=False)
+    journal = Journal(terms, watch, context=CONTEXT)
+    sent = {**asking_ids(fields), OPTIONS: aloud.options}
+    got = [journal.one(event) for event in islice(events(Route.CHAT, sent), 8)]
+    seam = journal.seam(base_tokenizer())
+    assert seam is not None
+    told = list(events(Route.COMPLETIONS, {**journal.resume(seam), OPTIONS: aloud.options}, number=2))
+    got += map(journal.one, told[:5])
+    assert watch.so_far() == Usage(len(TOKENIZER.chat([("user", "hi")])), len(seam.ids) + 5)
+    got += map(journal.one, told[5:])
+    assert_alike(Heard(got), Heard(unbroken(Route.CHAT, fields)).summary())
+    assert b"usage" not in b"".join(got)
