@@ -74,7 +74,6 @@ class Journal:
         "_held",
         "_inner",
         "_kept",
-        "_more",
         "_odd",
         "_page",
         "_pages",
@@ -156,7 +155,8 @@ class Journal:
         told = self._inner.used()
         if told.exact or not self._prompt:
             return told
-        return Usage(self._asked, self.tokens, told.cached, exact=self._finished)
+        said = max(self.tokens, told.completion) if self._odd else self.tokens
+        return Usage(self._asked, said, told.cached, exact=self._finished and not self._odd)
 
     # --- what there is
 
@@ -183,12 +183,15 @@ class Journal:
         if event.startswith(self._prefix) and event.endswith(self._ends):
             piece = event[self._start : self._end]
             text, _, ids = piece.partition(self._closes)
-            if ids.isdigit():
-                page = self._page
-                page.append(piece)
-                if len(page) == _PAGE:
-                    self._pack()
-                return self._head + text + self._tail
+            if not ids.isdigit():
+                if not ids.replace(b",", b"").isdigit():
+                    return self._look(event)
+                self._extra += ids.count(b",")
+            page = self._page
+            page.append(piece)
+            if len(page) == _PAGE:
+                self._pack()
+            return self._head + text + self._tail
         return self._look(event)
 
     def _look(self, event: bytes) -> bytes:
@@ -242,7 +245,7 @@ class Journal:
         return self._write().usage(len(self._kept) + said, details, chunk.fingerprint)
 
     def _note(self, chunk: Chunk, text: str) -> None:
-        """What `one` does with an event of the usual kind."""
+        """What `_take` does with an event of the usual kind."""
         ids = chunk.ids or []
         self._page.append(msgspec.json.encode(text)[1:-1] + self._closes + msgspec.json.encode(ids)[1:-1])
         self._extra += len(ids) - 1

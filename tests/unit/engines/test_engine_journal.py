@@ -214,6 +214,7 @@ def test_what_is_not_known_is_passed_on_and_not_continued(strange: bytes) -> Non
     assert journal.one(event) == event.replace(b"[7]", b"null").replace(b"[-7]", b"null")
     assert not journal.continuable_now
     assert journal.seam(base_tokenizer()) is None
+    assert journal.used().completion == 2
 
 
 def test_a_strange_continuation_fails() -> None:
