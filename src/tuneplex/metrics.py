@@ -78,6 +78,12 @@ CATALOGUE: dict[str, Family] = {
             ("model", "reason"),
         ),
         Family("tuneplex_left_waiting_total", "Requests whose clients left while they waited.", ("model",)),
+        Family(
+            "tuneplex_replayed_total",
+            "Requests with an idempotency key that got the reply to an earlier one.",
+            ("source",),
+        ),
+        Family("tuneplex_unkept_total", "Replies to requests with an idempotency key that were not kept.", ("reason",)),
     )
 }
 

@@ -26,11 +26,14 @@ from tuneplex.gateway.counting import Counting
 from tuneplex.gateway.doubts import Doubts
 from tuneplex.gateway.estimate import Estimate, by_size, does_not_fit, fits_by_size
 from tuneplex.gateway.exchange import Exchange
+from tuneplex.gateway.idempotency import Idempotency
+from tuneplex.gateway.keyed import KEY
 from tuneplex.gateway.money import cost_of
 from tuneplex.gateway.pages import known_model
 from tuneplex.gateway.places import Places
 from tuneplex.gateway.principals import Principals, principals, subjects
 from tuneplex.gateway.relay import Ledger, Order, Relay, tell
+from tuneplex.gateway.replies import Replies
 from tuneplex.gateway.routes import Page, Target, find_target
 from tuneplex.gateway.site import MetricsSource, Site
 from tuneplex.gateway.tokens import TokenCounter
@@ -66,6 +69,8 @@ class Gateway:
         metrics_source: Gives the page for `/metrics` with all gateways and replicas in it; the gateway shows its own
             numbers when there is no source or it fails.
         admin: Answers what is sent on to control; see `AdminSource`.
+        replies: Where replies to requests with an `Idempotency-Key` are kept; in memory, for this gateway alone, if
+            there is no such place.
         clock: Seconds that only go forward; limits by the minute go by it.
         wall: Unix time; limits by the day go by it.
     """
@@ -78,6 +83,7 @@ class Gateway:
         *,
         metrics_source: MetricsSource | None = None,
         admin: AdminSource | None = None,
+        replies: Replies | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -93,6 +99,7 @@ class Gateway:
         self.ledger.on_opened = self._places.began
         self.ledger.on_closed = self._closed
         self._site = Site(self, metrics_source, admin)
+        self.idempotency = Idempotency(self, replies or Replies(), wall)
         self._clock = clock
         self._wall = wall
         self._admission = Admission(index)
@@ -145,6 +152,11 @@ class Gateway:
         self._room.served()
 
     @property
+    def counters(self) -> Counters:
+        """What it has counted."""
+        return self.ledger.counters
+
+    @property
     def limited(self) -> bool:
         """Whether anybody or anything has limits."""
         callers = self._principals.keyed.values() if self._principals is not None else ()
@@ -181,6 +193,7 @@ class Gateway:
         for counting in [one for one in self._counting if one.until <= now]:
             self.answer(counting.asked, counting.expire())
         self._room.tick(now)
+        self.idempotency.tick(now)
 
     def drain(self) -> None:
         """Nothing waits from now on: what would have to is refused, so that somebody else can take it."""
@@ -189,6 +202,7 @@ class Gateway:
     def close(self) -> None:
         """Close the connections to the engines."""
         self._room.close()
+        self.idempotency.close()
         self._doubts.close()
         self._upstreams.close()
         self.counter.close()
@@ -249,7 +263,9 @@ class Gateway:
                 self._site.preflight(exchange)
                 return
             self._identify_again(exchange, target)
-            if target.route is not None:
+            if target.route is not None and KEY in exchange.headers:
+                self.idempotency.handle(exchange, target, target.route, exchange.principal or _NOBODY)
+            elif target.route is not None:
                 self._serve(exchange, target, target.route)
             else:
                 self._site.show(exchange, target, exchange.principal or _NOBODY)

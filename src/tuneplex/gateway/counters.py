@@ -98,6 +98,8 @@ class Counters:
         self._refused: dict[Labels, int] = {}
         self._left: dict[str, int] = {}
         self._waited: dict[str, Histogram] = {}
+        self._replayed: dict[str, int] = {}
+        self._unkept: dict[str, int] = {}
 
     def tally(self, route: str, model: str) -> Tally:
         """The numbers of a route and a model; what is not for a known model counts as the model ``""``."""
@@ -113,6 +115,14 @@ class Counters:
     def left(self, model: str) -> None:
         """A client left while its request was waiting."""
         self._left[model] = self._left.get(model, 0) + 1
+
+    def replayed(self, source: str) -> None:
+        """A request with a key got the reply to an earlier one: `running` here, `elsewhere`, or `stored`."""
+        self._replayed[source] = self._replayed.get(source, 0) + 1
+
+    def unkept(self, reason: str) -> None:
+        """A reply to a request with a key was not kept: the store is `full`, or has `failed`."""
+        self._unkept[reason] = self._unkept.get(reason, 0) + 1
 
     def waited(self, model: str, seconds: float) -> None:
         """A request has waited and goes to a replica now."""
@@ -138,6 +148,8 @@ class Counters:
             "tuneplex_counted_requests_total": [(labels, float(tally.counted)) for labels, tally in tallies],
             "tuneplex_refused_waiting_total": [(labels, float(count)) for labels, count in self._refused.items()],
             "tuneplex_left_waiting_total": [((model,), float(count)) for model, count in self._left.items()],
+            "tuneplex_replayed_total": [((source,), float(count)) for source, count in self._replayed.items()],
+            "tuneplex_unkept_total": [((reason,), float(count)) for reason, count in self._unkept.items()],
         }
 
     def buckets(self) -> dict[str, list[tuple[Labels, tuple[float, ...]]]]:
