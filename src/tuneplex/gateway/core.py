@@ -99,7 +99,7 @@ class Gateway:
         self.ledger.on_opened = self._places.began
         self.ledger.on_closed = self._closed
         self._site = Site(self, metrics_source, admin)
-        self.idempotency = Idempotency(self, replies or Replies(), wall)
+        self.idempotency = Idempotency(self, self.ledger.counters, replies or Replies(), wall)
         self._clock = clock
         self._wall = wall
         self._admission = Admission(index)
@@ -150,11 +150,6 @@ class Gateway:
         """Nobody tells any more what other gateways have under way; all else stays as it was told last."""
         self._places.forget_others()
         self._room.served()
-
-    @property
-    def counters(self) -> Counters:
-        """What it has counted."""
-        return self.ledger.counters
 
     @property
     def limited(self) -> bool:

@@ -90,13 +90,13 @@ class Hop:
 
     Args:
         exchange: The client.
-        missing: Called instead, before the client was told anything, when the other process has no such reply or is
-            gone.
+        missing: Called instead, before the client was told anything, when the other process says that it has no such
+            reply (True), or says nothing (False).
         done: Called when the client has got everything.
     """
 
     def __init__(
-        self, exchange: Exchange, missing: Callable[[], None], done: Callable[[Exchange], None] = lambda _: None
+        self, exchange: Exchange, missing: Callable[[bool], None], done: Callable[[Exchange], None] = lambda _: None
     ) -> None:
         self._exchange = exchange
         self._missing = missing
@@ -119,7 +119,7 @@ class Hop:
     def reply_started(self, status: int, headers: dict[bytes, bytes]) -> None:
         """Take over its head."""
         if status == _GONE or status not in STATUS_LINES:
-            self._lost()
+            self._lost(told=status == _GONE)
             return
         lines = b"".join(b"%b: %b\r\n" % header for header in headers.items() if header[0] not in _OWN)
         self._head = (status, headers.get(b"content-type", b""), lines)
@@ -154,12 +154,12 @@ class Hop:
             self._call = self._exchange.listener = None
             self._exchange.cut()
         else:
-            self._lost()
+            self._lost(told=False)
 
-    def _lost(self) -> None:
+    def _lost(self, *, told: bool) -> None:
         self._exchange.listener = None
         self.client_gone()
-        self._missing()
+        self._missing(told)
 
     # --- what the client does
 

@@ -21,6 +21,7 @@ from tuneplex.gateway.body import read_body
 from tuneplex.gateway.counters import Counters
 from tuneplex.gateway.elsewhere import Hop, listening
 from tuneplex.gateway.exchange import Exchange
+from tuneplex.gateway.heads import error_lines
 from tuneplex.gateway.keyed import KEY, fingerprint, name_of, read_key
 from tuneplex.gateway.pages import known_model
 from tuneplex.gateway.recorder import Recorder, is_proper
@@ -37,6 +38,7 @@ from tuneplex.gateway.replies import (
     Other,
     Replies,
     RepliesError,
+    is_alive,
 )
 from tuneplex.gateway.routes import Target
 from tuneplex.identity import Principal
@@ -51,6 +53,7 @@ T = TypeVar("T")
 
 _ALONE_S = 60.0  # how long a reply goes on that nobody reads
 _SWEEP_S = 30.0
+_LARGE = 256 * 1024  # bytes of a body
 _TRIES = 4  # each finds the process gone that the one before has found
 
 
@@ -62,10 +65,6 @@ class Host(Protocol):
     """
 
     view: FleetView
-
-    @property
-    def counters(self) -> Counters:
-        """Where things are counted."""
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request without a key."""
@@ -83,13 +82,18 @@ class Host(Protocol):
 class _Keyed:
     """A request with a key."""
 
-    __slots__ = ("exchange", "fingerprint", "name", "route")
+    __slots__ = ("deployment", "exchange", "fingerprint", "name", "route")
 
     def __init__(self, exchange: Exchange, target: Target, route: Route, principal: Principal) -> None:
         self.exchange = exchange
         self.route = route
+        self.deployment = target.deployment
         self.name = name_of(principal.tenant, read_key(exchange.headers))
-        self.fingerprint = fingerprint(route.value, target.deployment, exchange.body)
+        self.fingerprint = b""
+
+    def sign(self) -> None:
+        """Find its fingerprint."""
+        self.fingerprint = fingerprint(self.route.value, self.deployment, self.exchange.body)
 
 
 class _Work:
@@ -110,12 +114,14 @@ class Idempotency:
 
     Args:
         host: Answers them.
+        counters: Count them.
         replies: Where what is kept is kept.
         wall: Unix time.
     """
 
-    def __init__(self, host: Host, replies: Replies, wall: Callable[[], float]) -> None:
+    def __init__(self, host: Host, counters: Counters, replies: Replies, wall: Callable[[], float]) -> None:
         self._host = host
+        self._counters = counters
         self._replies = replies
         self._wall = wall
         self._works: dict[bytes, _Work] = {}
@@ -142,8 +148,21 @@ class Idempotency:
         name = target.deployment or body.model
         if name:
             known_model(self._host.view, principal.grant, name)
+        if len(exchange.body) > _LARGE:
+            self._start(exchange, partial(self._sign, keyed))
+            return
+        keyed.sign()
+        self._begin(keyed)
+
+    async def _sign(self, keyed: _Keyed) -> None:
+        """In the thread, as for a large body that takes milliseconds."""
+        await self._in_thread(keyed.sign)
+        if not keyed.exchange.gone:
+            self._begin(keyed)
+
+    def _begin(self, keyed: _Keyed) -> None:
         if not self._attach_here(keyed):
-            self._start(exchange, self._find(keyed, None))
+            self._start(keyed.exchange, partial(self._find, keyed))
 
     def _attach_here(self, keyed: _Keyed) -> bool:
         """Let it hear what this process is recording; False if that is not so."""
@@ -152,18 +171,18 @@ class Idempotency:
             return False
         if work.recording.fingerprint != keyed.fingerprint:
             raise _reused()
-        self._host.counters.replayed("running")
+        self._counters.replayed("running")
         self._hear(keyed.exchange, work.recording, self._heard)
         return True
 
-    async def _find(self, keyed: _Keyed, stale: int | None, tries: int = _TRIES) -> None:
+    async def _find(self, keyed: _Keyed, stale: int | None = None, tries: int = _TRIES) -> None:
         """Find out what there is, and answer with it."""
         exchange = keyed.exchange
         try:
             found = await self._look(keyed, stale)
         except RepliesError as error:
             _log.warning("request %s has a key, but the store fails: %s", exchange.request_id.decode(), error)
-            self._host.counters.unkept("failed")
+            self._counters.unkept("failed")
             if not exchange.gone:
                 del exchange.headers[KEY]
                 self._host.handle(exchange)
@@ -192,7 +211,18 @@ class Idempotency:
         if found.owner == self._replies.owner:
             await again()
             return
-        hop = Hop(keyed.exchange, lambda: self._start(keyed.exchange, again()), self._heard_elsewhere)
+
+        async def missing(*, told: bool) -> None:
+            """Take it over, but never from a process that only has too much to do."""
+            if not told and await self._in_thread(is_alive, found.owner):
+                raise _unknown()
+            await again()
+
+        hop = Hop(
+            keyed.exchange,
+            lambda told: self._start(keyed.exchange, partial(missing, told=told)),
+            self._heard_elsewhere,
+        )
         hop.ask(found.owner, keyed.name)
 
     def _answer(self, keyed: _Keyed, found: Found) -> None:
@@ -209,15 +239,14 @@ class Idempotency:
                 words = "No more replies can be kept for requests with an Idempotency-Key at the moment."
                 raise Unavailable(words, code="idempotency_store_full", retry_after_s=retry_s)
             case Elsewhere():
-                words = "The request with this Idempotency-Key is under way in a process that does not answer."
-                raise Unavailable(words, code="idempotency_unknown", retry_after_s=1)
+                raise _unknown()
 
     def _show(self, keyed: _Keyed, kept: Kept) -> None:
         recording = self._shown.get(kept.turn)
         if recording is None:
             recording = Recording.of(kept.request_id, kept.content_type, kept.body)
             self._shown[kept.turn] = recording  # so that many readers need it only once
-        self._host.counters.replayed("stored")
+        self._counters.replayed("stored")
         self._hear(keyed.exchange, recording, self._heard)
 
     def _hear(self, exchange: Exchange, recording: Recording, done: Callable[[Exchange], None]) -> None:
@@ -231,7 +260,7 @@ class Idempotency:
         self._host.count(exchange, exchange.status)
 
     def _heard_elsewhere(self, exchange: Exchange) -> None:
-        self._host.counters.replayed("elsewhere")
+        self._counters.replayed("elsewhere")
         self._heard(exchange)
 
     # --- the first of its kind
@@ -242,7 +271,7 @@ class Idempotency:
             keyed.fingerprint,
             exchange.request_id,
             readers_gone=lambda one: None if one.kept else work.recorder.leave(),
-            grown=lambda _: self._start(None, self._grow(work)),
+            grown=lambda _: self._start(None, partial(self._grow, work)),
             ended=lambda _: self._ended(work),
         )
         recording.room = ROOM - ENTRY
@@ -290,10 +319,10 @@ class Idempotency:
             return
         error = done.exception()
         if error is None and not done.result():
-            self._host.counters.unkept("full")
+            self._counters.unkept("full")
         elif error is not None:
             _log.warning("the reply to %s could not be kept: %s", work.recording.request_id.decode(), error)
-            self._host.counters.unkept("failed")
+            self._counters.unkept("failed")
             self._release(work.name, work.turn)
 
     def _release(self, name: bytes, turn: int) -> None:
@@ -325,7 +354,7 @@ class Idempotency:
         try:
             self._hear(exchange, work.recording, lambda _: None)
         except Conflict as error:
-            exchange.reply(error.status, error.body())
+            exchange.reply(error.status, error.body(), headers=error_lines(error))
         return True
 
     # --- time, and the end
@@ -336,9 +365,10 @@ class Idempotency:
             since = work.recording.alone_since
             if since is not None and now - since >= _ALONE_S and not work.recording.over:
                 work.recorder.leave()
-        if now >= self._sweep_at and self._replies.exists():
+        if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP_S
-            self._start(None, self._sweep())
+            if self._replies.exists():
+                self._start(None, self._sweep)
 
     async def _sweep(self) -> None:
         try:
@@ -363,14 +393,14 @@ class Idempotency:
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    def _start(self, exchange: Exchange | None, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, exchange: Exchange | None, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.ensure_future(self._guarded(exchange, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _guarded(self, exchange: Exchange | None, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, exchange: Exchange | None, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await work
+            await work()
         except ApiError as error:
             if exchange is not None:
                 self._host.refuse(exchange, error)
@@ -383,6 +413,11 @@ class Idempotency:
 def _reused() -> Unprocessable:
     words = "This Idempotency-Key was used for another request. Use a new key for each request."
     return Unprocessable(words, code="idempotency_key_reused")
+
+
+def _unknown() -> Unavailable:
+    words = "The request with this Idempotency-Key is under way in a process that does not answer."
+    return Unavailable(words, code="idempotency_unknown", retry_after_s=1)
 
 
 def _not_kept() -> Conflict:

@@ -369,6 +369,29 @@ async def test_keys_belong_to_tenants_and_need_leave(engine: FakeEngine) -> None
     assert len(requests(engine)) == 2
 
 
+async def test_a_large_request_can_be_sent_again(front: Front, engine: FakeEngine) -> None:
+    """Its fingerprint is taken elsewhere than on the event loop, and tells as much."""
+    bodies = [chat(user=letter * 300_000) for letter in "xxy"]
+    engine.script(Script(before_headers_s=0.2), Script())
+    replies = await asyncio.gather(*(keyed(front, body) for body in bodies))
+    assert [reply.status for reply in replies] == [200, 200, 422]
+    assert len(requests(engine)) == 1
+
+
+async def test_a_process_that_lives_is_never_taken_over_from(engine: FakeEngine, tmp_path: Path) -> None:
+    """It may only have too much to do: whoever cannot hear what it records is told to come again."""
+    busy = Replies(tmp_path / "replies", str(tmp_path / "busy.sock"))
+    server = await asyncio.start_unix_server(lambda _, writer: writer.close(), busy.owner)
+    async with server, process([engine], tmp_path) as front:
+        body = json.dumps(chat()).encode()
+        print_ = hashlib.sha256(b"chat/completions\0\0" + body).digest()
+        busy.claim(hashlib.sha256(b"default\0k1").digest(), print_, 0.0, Idempotency(), None)
+        busy.close()
+        refused = await keyed(front, body)
+        assert (refused.status, refused.error["code"]) == (503, "idempotency_unknown")
+    assert not requests(engine)
+
+
 async def test_two_processes_share_what_they_know(engine: FakeEngine, tmp_path: Path) -> None:
     """A retry at the other one hears the running stream from its beginning, and later gets the stored one."""
     engine.script(SLOW)
