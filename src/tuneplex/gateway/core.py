@@ -29,12 +29,15 @@ from tuneplex.gateway.doubts import Doubts
 from tuneplex.gateway.estimate import Estimate, by_size, does_not_fit, fits_by_size
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.health import Health
+from tuneplex.gateway.idempotency import Idempotency
+from tuneplex.gateway.keyed import KEY
 from tuneplex.gateway.ledger import Ledger
 from tuneplex.gateway.money import cost_of
 from tuneplex.gateway.pages import known_model
 from tuneplex.gateway.places import Places
 from tuneplex.gateway.principals import Principals, principals, subjects
 from tuneplex.gateway.relay import Relay
+from tuneplex.gateway.replies import Replies
 from tuneplex.gateway.returns import Returns
 from tuneplex.gateway.routes import Page, Target, find_target
 from tuneplex.gateway.site import MetricsSource, Site
@@ -71,6 +74,8 @@ class Gateway:
         metrics_source: Gives the page for `/metrics` with all gateways and replicas in it; the gateway shows its own
             numbers when there is no source or it fails.
         admin: Answers what is sent on to control; see `AdminSource`.
+        replies: Where replies to requests with an `Idempotency-Key` are kept; in memory, for this gateway alone, if
+            there is no such place.
         clock: Seconds that only go forward; limits by the minute go by it.
         wall: Unix time; limits by the day go by it.
     """
@@ -83,6 +88,7 @@ class Gateway:
         *,
         metrics_source: MetricsSource | None = None,
         admin: AdminSource | None = None,
+        replies: Replies | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -113,6 +119,7 @@ class Gateway:
         self.ledger.on_ended = self._returns.ended
         self.ledger.on_closed = self._room.closed
         self._site = Site(self, metrics_source, admin)
+        self.idempotency = Idempotency(self, self.ledger.counters, replies or Replies(), wall)
         self._clock = clock
         self._wall = wall
         self._admission = Admission(index)
@@ -204,6 +211,7 @@ class Gateway:
             self.answer(counting.asked, counting.expire())
         self._returns.tick(now)
         self._room.tick(now)
+        self.idempotency.tick(now)
 
     def drain(self) -> None:
         """Nothing waits from now on: what would have to is refused, so that somebody else can take it."""
@@ -212,6 +220,7 @@ class Gateway:
     def close(self) -> None:
         """Close the connections to the engines."""
         self._room.close()
+        self.idempotency.close()
         self._doubts.close()
         self._upstreams.close()
         self.counter.close()
@@ -272,7 +281,9 @@ class Gateway:
                 self._site.preflight(exchange)
                 return
             self._identify_again(exchange, target)
-            if target.route is not None:
+            if target.route is not None and KEY in exchange.headers:
+                self.idempotency.handle(exchange, target, target.route, exchange.principal or _NOBODY)
+            elif target.route is not None:
                 self._serve(exchange, target, target.route)
             else:
                 self._site.show(exchange, target, exchange.principal or _NOBODY)
