@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from tuneplex.identity import Limits, Subject
-from tuneplex.policy import BUDGETS, MINUTE_S, Cell, Periods, Window, periods_at, rest_s
+from tuneplex.policy import MINUTE_S, Cell, Periods, Window, periods_at, rest_s
 from tuneplex.types import Spent, Used
 
 __all__ = ["FREE", "Account", "Cost", "Obstacle", "Taken"]
@@ -92,8 +92,9 @@ class Account:
     """
 
     __slots__ = (
+        "_day",
         "_missed",
-        "_spent",
+        "_month",
         "concurrent",
         "held",
         "money",
@@ -113,36 +114,28 @@ class Account:
         self.tokens = Window()
         self.money = Window()
         self.reserved = 0
-        self._spent = {kind: Periods() for kind in BUDGETS}
+        self._day = Periods()  # tokens
+        self._month = Periods()  # money
         self._missed: dict[str, Window] = {}
 
     # --- the usual way
 
     def refuses(self, tokens: int, cost: Cost, now: float, periods: Mapping[str, int]) -> bool:
         """Whether a limit stands against a request that needs so much."""
-        return self.is_full(now) or self.lacks(tokens, cost, now, periods)
-
-    def is_full(self, now: float) -> bool:
-        """Whether a limit stands against any request, whatever it needs."""
-        held = self.held
-        return (held.requests_per_minute is not None and self.requests.total(now) >= held.requests_per_minute) or (
-            held.concurrent is not None and self.concurrent >= held.concurrent
-        )
-
-    def lacks(self, tokens: int, cost: Cost, now: float, periods: Mapping[str, int]) -> bool:
-        """Whether too little is left for a request that needs so much."""
         held = self.held
         return (
-            (held.tokens_per_minute is not None and self.tokens.total(now) + tokens > held.tokens_per_minute)
-            or (held.tokens_per_day is not None and self._lacks("tokens_per_day", held.tokens_per_day, tokens, periods))
+            (held.requests_per_minute is not None and self.requests.total(now) >= held.requests_per_minute)
+            or (held.concurrent is not None and self.concurrent >= held.concurrent)
+            or (held.tokens_per_minute is not None and self.tokens.total(now) + tokens > held.tokens_per_minute)
+            or (
+                held.tokens_per_day is not None
+                and self._day.of(periods["tokens_per_day"]) + tokens > held.tokens_per_day
+            )
             or (
                 held.money_per_month is not None
-                and self._lacks("money_per_month", held.money_per_month, self._needed(cost), periods)
+                and self._month.of(periods["money_per_month"]) + self._needed(cost) > held.money_per_month
             )
         )
-
-    def _lacks(self, kind: str, share: int, needed: int, periods: Mapping[str, int]) -> bool:
-        return self._spent[kind].of(periods[kind]) + needed > share
 
     def _needed(self, cost: Cost) -> int:
         """The money that must be left."""
@@ -151,14 +144,14 @@ class Account:
     def take(self, tokens: int, cost: Cost, now: float, periods: Mapping[str, int]) -> Taken:
         """Count a request. One that may be cut reserves no more than what is left."""
         self.concurrent += 1
-        self._spent["tokens_per_day"].add(periods["tokens_per_day"], tokens)
+        self._day.add(periods["tokens_per_day"], tokens)
         taken = Taken(self, self.requests.add(now, 1), self.tokens.add(now, tokens))
         if cost is not FREE:
             self._take_money(taken, cost, now, periods)
         return taken
 
     def _take_money(self, taken: Taken, cost: Cost, now: float, periods: Mapping[str, int]) -> None:
-        month, spent, share = periods["money_per_month"], self._spent["money_per_month"], self.held.money_per_month
+        month, spent, share = periods["money_per_month"], self._month, self.held.money_per_month
         money = cost.most
         if share is not None and self.subject.limits.cut_streams:
             money = min(money, max(cost.least, share - spent.of(month)))
@@ -180,7 +173,7 @@ class Account:
         by, share = money - taken.reserved, self.held.money_per_month
         if by <= 0 or share is None or not self.subject.limits.cut_streams:
             return False
-        if month == now and self._spent["money_per_month"].of(month) + by > share:
+        if month == now and self._month.of(month) + by > share:
             return True
         self._reserve(taken, by, month)
         return False
@@ -190,7 +183,7 @@ class Account:
         self.reserved += by
         if taken.money is not None:
             self.money.correct(taken.money, by)
-        self._spent["money_per_month"].add(month, by)
+        self._month.add(month, by)
 
     def settle(self, taken: Taken, tokens: int, money: int | None, periods: Mapping[str, int]) -> None:
         """A request is over.
@@ -204,14 +197,14 @@ class Account:
         self.concurrent -= 1
         if tokens:
             self.tokens.correct(taken.tokens, tokens)
-            self._spent["tokens_per_day"].add(periods["tokens_per_day"], tokens)
+            self._day.add(periods["tokens_per_day"], tokens)
         if money is not None and money != taken.reserved:
             self._reserve(taken, money - taken.reserved, periods["money_per_month"])
         self.reserved -= taken.reserved
 
     def spent(self, kind: str, period: int) -> int:
         """What was let in of one of `BUDGETS` in a period, reserved or used."""
-        return self._spent[kind].of(period)
+        return (self._day if kind == "tokens_per_day" else self._month).of(period)
 
     # --- refusals
 
@@ -240,7 +233,7 @@ class Account:
                 return self.tokens.wait_s(now, share - needed)
             case "concurrent":
                 return 0.0 if self.concurrent < share else _SOON_S
-        over = self._spent[kind].of(periods_at(wall)[kind]) + needed - share
+        over = self.spent(kind, periods_at(wall)[kind]) + needed - share
         if over <= 0:
             return 0.0
         # Most of what a request has reserved comes back when it is over.
