@@ -64,15 +64,13 @@ class Taken(msgspec.Struct):
 
     Attributes:
         account: Where.
-        request: Its cell.
-        tokens: The cell of its tokens.
+        cell: It and its tokens.
         money: The cell of its money; None as long as it has cost nothing.
         reserved: Its money, picos.
     """
 
     account: Account
-    request: Cell
-    tokens: Cell
+    cell: Cell
     money: Cell | None = None
     reserved: int = 0
 
@@ -85,8 +83,7 @@ class Account:
         held: What this gateway may let in.
         concurrent: Requests under way.
         refused: Requests refused so far.
-        requests: Of the last minute.
-        tokens: Of the last minute, reserved or used.
+        recent: Requests of the last minute, and their tokens, reserved or used.
         money: Of the last minute, reserved or used, picos.
         reserved: What the requests under way have reserved, picos.
     """
@@ -98,11 +95,10 @@ class Account:
         "concurrent",
         "held",
         "money",
+        "recent",
         "refused",
-        "requests",
         "reserved",
         "subject",
-        "tokens",
     )
 
     def __init__(self, subject: Subject) -> None:
@@ -110,8 +106,7 @@ class Account:
         self.held = Limits()
         self.concurrent = 0
         self.refused = 0
-        self.requests = Window()
-        self.tokens = Window()
+        self.recent = Window()
         self.money = Window()
         self.reserved = 0
         self._day = Periods()  # tokens
@@ -122,11 +117,12 @@ class Account:
 
     def refuses(self, tokens: int, cost: Cost, now: float, periods: Mapping[str, int]) -> bool:
         """Whether a limit stands against a request that needs so much."""
-        held = self.held
+        held, recent = self.held, self.recent
+        counted = recent.total(now)
         return (
-            (held.requests_per_minute is not None and self.requests.total(now) >= held.requests_per_minute)
+            (held.requests_per_minute is not None and recent.times >= held.requests_per_minute)
             or (held.concurrent is not None and self.concurrent >= held.concurrent)
-            or (held.tokens_per_minute is not None and self.tokens.total(now) + tokens > held.tokens_per_minute)
+            or (held.tokens_per_minute is not None and counted + tokens > held.tokens_per_minute)
             or (
                 held.tokens_per_day is not None
                 and self._day.of(periods["tokens_per_day"]) + tokens > held.tokens_per_day
@@ -145,7 +141,7 @@ class Account:
         """Count a request. One that may be cut reserves no more than what is left."""
         self.concurrent += 1
         self._day.add(periods["tokens_per_day"], tokens)
-        taken = Taken(self, self.requests.add(now, 1), self.tokens.add(now, tokens))
+        taken = Taken(self, self.recent.add(now, tokens))
         if cost is not FREE:
             self._take_money(taken, cost, now, periods)
         return taken
@@ -196,7 +192,7 @@ class Account:
         """
         self.concurrent -= 1
         if tokens:
-            self.tokens.correct(taken.tokens, tokens)
+            self.recent.correct(taken.cell, tokens)
             self._day.add(periods["tokens_per_day"], tokens)
         if money is not None and money != taken.reserved:
             self._reserve(taken, money - taken.reserved, periods["money_per_month"])
@@ -228,9 +224,9 @@ class Account:
         """Seconds until there is room, as far as this gateway can tell."""
         match kind:
             case "requests_per_minute":
-                return self.requests.wait_s(now, share - needed)
+                return self.recent.wait_for_times_s(now, share - needed)
             case "tokens_per_minute":
-                return self.tokens.wait_s(now, share - needed)
+                return self.recent.wait_s(now, share - needed)
             case "concurrent":
                 return 0.0 if self.concurrent < share else _SOON_S
         over = self.spent(kind, periods_at(wall)[kind]) + needed - share
@@ -252,7 +248,7 @@ class Account:
 
     def used(self, now: float, periods: Mapping[str, int]) -> Used:
         """What was let in and what was wanted."""
-        requests, tokens = self.requests.total(now), self.tokens.total(now)
+        tokens, requests = self.recent.total(now), self.recent.times
         return Used(
             requests=requests,
             tokens=tokens,
@@ -277,7 +273,7 @@ class Account:
         return not (
             self.concurrent
             or any(self.spent(kind, period) for kind, period in periods.items())
-            or self.requests.total(now)
-            or self.tokens.total(now)
+            or self.recent.total(now)
+            or self.recent.times
             or any(missed.total(now) for missed in self._missed.values())
         )

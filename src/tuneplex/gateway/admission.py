@@ -38,8 +38,8 @@ _PER = {
 _TOKENS = frozenset({"tokens_per_minute", "tokens_per_day"})
 _MONEY = "money_per_month"
 _MINUTE_S, _HOUR_S = 60, 3600
-# What is left of a limit, the limit, and what fills it: a window, or the tokens of the day.
-_Left = tuple[int, int, Window | int]
+# What is left of a limit, the limit, what fills it, and the window that it leaves again; what is of the day stays.
+_Left = tuple[int, int, int, Window | None]
 _REQUESTS_LEFT = (
     b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
 )
@@ -86,7 +86,7 @@ class Ticket:
     def cancel(self) -> None:
         """It was none: no engine was asked."""
         for taken in self._taken:
-            taken.account.requests.correct(taken.request, -1)
+            taken.account.recent.withdraw(taken.cell)
         self.settle(0)
 
 
@@ -272,19 +272,19 @@ class Admission:
         requests: _Left | None = None
         tokens: _Left | None = None
         for account in self._of(subjects):
-            limits, held = account.subject.limits, account.held
+            limits, held, recent = account.subject.limits, account.held, account.recent
             if limits.requests_per_minute is not None and held.requests_per_minute is not None:
-                left = held.requests_per_minute - account.requests.counted
+                left = held.requests_per_minute - recent.times
                 if requests is None or left < requests[0]:
-                    requests = left, limits.requests_per_minute, account.requests
+                    requests = left, limits.requests_per_minute, recent.times, recent
             if limits.tokens_per_minute is not None and held.tokens_per_minute is not None:
-                left = held.tokens_per_minute - account.tokens.counted
+                left = held.tokens_per_minute - recent.amount
                 if tokens is None or left < tokens[0]:
-                    tokens = left, limits.tokens_per_minute, account.tokens
+                    tokens = left, limits.tokens_per_minute, recent.amount, recent
             if limits.tokens_per_day is not None and held.tokens_per_day is not None:
                 used = account.spent("tokens_per_day", day)
                 if tokens is None or held.tokens_per_day - used < tokens[0]:
-                    tokens = held.tokens_per_day - used, limits.tokens_per_day, used
+                    tokens = held.tokens_per_day - used, limits.tokens_per_day, used, None
         return _lines(_REQUESTS_LEFT, requests, now, wall) + _lines(_TOKENS_LEFT, tokens, now, wall)
 
     def report(self, now: float, wall: float) -> tuple[dict[str, Used], dict[str, Limits]]:
@@ -338,8 +338,8 @@ def _lines(template: bytes, least: _Left | None, now: float, wall: float) -> byt
     """Of the subject with the least left."""
     if least is None:
         return b""
-    left, limit, of = least
-    reset_s = of.rest_s(now) if isinstance(of, Window) else rest_s("tokens_per_day", wall) if of else 0.0
+    left, limit, used, window = least
+    reset_s = 0.0 if not used else rest_s("tokens_per_day", wall) if window is None else window.rest_s(now)
     return template % (limit, max(0, left), _duration(math.ceil(reset_s)))
 
 
