@@ -72,12 +72,16 @@ class FairQueue(Generic[T]):
 
     Weights, shares and work are more than 0. Work is in any unit, always the same. No call takes longer for what went
     before: who has nothing waiting and is not ahead of the others is forgotten.
+
+    Attributes:
+        work: Of all that wait.
     """
 
     def __init__(self) -> None:
         self._tenants: _Ring[str, _Tenant[T]] = _Ring()
         self._weights: Mapping[str, float] = {}
         self._numbers = count()
+        self.work = 0.0
         self._waiting = 0
         self._gone = 0.0
         self._look = math.inf
@@ -102,6 +106,7 @@ class FairQueue(Generic[T]):
         within.places[place] = None
         within.work += work
         whose.work += work
+        self.work += work
         whose.waiting += 1
         self._waiting += 1
         whose.flows.wait(within)
@@ -124,6 +129,7 @@ class FairQueue(Generic[T]):
         # Sums of floats would never come back to 0 by themselves.
         within.work = within.work - place.work if within.places else 0.0
         whose.work = whose.work - place.work if whose.waiting else 0.0
+        self.work = self.work - place.work if self._waiting else 0.0
         if not within.places:
             within.come = 0.0
             whose.flows.leave(within)
@@ -451,10 +457,15 @@ class _Ring(Generic[K, M]):
             member.start = member.floor = self.time
 
     def _move(self, member: M, start: float) -> None:
-        waits = member.entry is not None
-        self.leave(member)
-        member.start = start
-        if waits:
+        if member.entry is None:
+            member.start = start
+        elif len(self._order) == 1:  # so is everybody's order where there is nobody else
+            member.start = start
+            member.entry = start, next(self._numbers)
+            self._order[0] = *member.entry, member
+        else:
+            self.leave(member)
+            member.start = start
             self._enter(member)
 
     def _enter(self, member: M) -> None:
