@@ -80,6 +80,10 @@ class Places:
         """Whether any of these has a free place, and a slot, for this model, whoever's turn it is."""
         return any(self._is_free(one) and self.slots.has_slot(one, model.version) for one in replicas)
 
+    def any_free(self) -> bool:
+        """Whether any replica at all has a free place, with or without a slot."""
+        return any(map(self._is_free, self._view.replicas))
+
     def is_quiet(self, replica: Replica) -> bool:
         """Whether it has so many free places that nobody is about to wait for one."""
         most = self._most.get(replica.name)
