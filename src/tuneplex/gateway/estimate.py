@@ -176,7 +176,7 @@ def _cuts_off(route: Route, fields: Mapping[str, msgspec.Raw]) -> bool:
 def longest_answer(route: Route, fields: Mapping[str, msgspec.Raw]) -> int | None:
     """What the client allows for one answer; None if it says nothing."""
     for name in _LIMITS.get(route, ()):
-        allowed = _number(fields, name)
+        allowed = _number(fields, name) if name in fields else None
         if allowed is not None:
             return max(0, allowed)
     return None
@@ -184,15 +184,15 @@ def longest_answer(route: Route, fields: Mapping[str, msgspec.Raw]) -> int | Non
 
 def _number(fields: Mapping[str, msgspec.Raw], name: str) -> int | None:
     """A number as engines read it, who take `"5"` and `5.0` for 5: else such a spelling would reserve too little."""
-    if name not in fields:
-        return None
     value = _value(fields, name)
-    if isinstance(value, str | float):
-        try:
-            value = int(min(float(value), _MOST))
-        except (ValueError, OverflowError):
-            return None
-    return min(value, _MOST) if isinstance(value, int) else None
+    if isinstance(value, int):  # mostly
+        return min(value, _MOST)
+    if not isinstance(value, str | float):
+        return None
+    try:
+        return int(min(float(value), _MOST))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _value(fields: Mapping[str, msgspec.Raw], name: str) -> object:

@@ -20,7 +20,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from heapq import heappop, heapreplace
-from itertools import chain, count
+from itertools import count
 from typing import Generic, TypeVar
 
 __all__ = ["FairQueue", "Place"]
@@ -149,10 +149,7 @@ class FairQueue(Generic[T]):
         self._rest -= 1
         if self._rest < 0 and self._gone >= self._look:
             self._find_late()
-        late = self._late
-        heads = (within.first for whose in self._tenants for within in whose.flows)
-        ordered = chain(late, (place for place in heads if place not in late)) if late else heads
-        place = next((place for place in ordered if fits(place.item)), None)
+        place = self._first_that(fits)
         if place is None:
             return None
         self._tenants.turn(place._tenant, place.work)  # noqa: SLF001 - a place is this queue's own
@@ -161,6 +158,18 @@ class FairQueue(Generic[T]):
         place._flow.last = place.work  # noqa: SLF001
         self.remove(place)
         return place.item
+
+    def _first_that(self, fits: Callable[[T], bool]) -> Place[T] | None:
+        late = self._late
+        for place in late:
+            if fits(place.item):
+                return place
+        for whose in self._tenants:
+            for within in whose.flows:
+                place = within.first
+                if place not in late and fits(place.item):
+                    return place
+        return None
 
     def charge(self, *, tenant: str, weight: float, flow: Hashable, share: float, work: float) -> None:
         """Something went without waiting."""
