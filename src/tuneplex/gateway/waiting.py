@@ -1,7 +1,7 @@
 """The waiting room: who goes to a replica now, who waits, in which order, and for how long.
 
 Whatever leaves the room passes `_out`, so that nothing of it stays behind, and whatever goes to a replica has passed
-`policy.eligible` just before.
+`policy.eligible` as fleet and keys are just then: when they change, all that wait pass it anew.
 """
 
 from __future__ import annotations
