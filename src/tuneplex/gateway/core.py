@@ -351,7 +351,7 @@ class Gateway:
         cost = cost_of(asked.model.price, most, stream=asked.stream)
         ticket = self._admission.try_admit(limited, most.prompt + most.completion, now, wall, cost)
         if ticket is None:
-            return self._admission.is_full(limited, now)  # then it is refused, whatever it needs
+            return self._admission.is_full(limited, now, wall)  # then it is refused, whatever it needs
         asked.ticket = ticket
         asked.exchange.extra += self._admission.headers(limited, now, wall)
         return True
