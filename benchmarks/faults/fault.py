@@ -16,6 +16,8 @@ SETTINGS = GatewaySettings(
     breaking=Breaking(failures=5, open_s=0.3, longest_s=0.6),
 )  # short ones, so that a look at all faults takes a minute
 
+_HEALTHY = Script()
+
 
 class Leave(Enum):
     """When a client leaves; the value is the number of events that it has by then, -1 before the headers."""
@@ -102,7 +104,7 @@ class Fault:
     expected: Expected
     engines: int = 2
     first: tuple[Script, ...] = ()
-    always: Script = Script()
+    always: Script = _HEALTHY
     sick: Script | None = None
     dead: int = 0
     drained: bool = False

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from benchmarks.faults.client import Client
 from benchmarks.faults.fault import Ask, Fault, Leave
 from benchmarks.faults.seen import End, Reply, Seen
-from benchmarks.faults.stage import ADAPTER, Stage
+from benchmarks.faults.stage import Stage
 from tuneplex.testing.script import Record
 
 __all__ = ["DRAIN_S", "Gate", "play"]
@@ -28,11 +28,13 @@ class Gate(Protocol):
 
     Attributes:
         port: Where it listens.
-        model: The adapter's name for its clients.
+        model: What its clients ask for.
+        engine_model: And what the engine calls that.
     """
 
     port: int
     model: str
+    engine_model: str
 
     async def drain(self, endpoint: str) -> None:
         """Let it know that the engine at this address will be stopped in `DRAIN_S`."""
@@ -67,7 +69,9 @@ class _Player:
 
     async def truth(self) -> str:
         """What a healthy engine says."""
-        client = Client(self._stage.reference_port, _body(ADAPTER, self._fault.ask, words=1), self._patience_s)
+        client = Client(
+            self._stage.reference_port, _body(self._gate.engine_model, self._fault.ask, words=1), self._patience_s
+        )
         reply = await client.ask()
         if reply.end is not End.WHOLE:
             raise AssertionError(f"the reference does not answer: {reply}")

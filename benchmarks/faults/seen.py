@@ -60,7 +60,7 @@ class Seen(msgspec.Struct, kw_only=True):
         replies: In the order in which their requests were sent.
         tries: How many requests for them the engines got.
         began: No gateway served what the fault needs, so nothing was asked.
-        closed_s: How soon the engine's side was closed after the client had left; None if it was not within the patience.
+        closed_s: How soon the engine's side was closed after the client had left; None if it was not, for all patience.
         held_mb: How much the gateway took from the engine while its client read nothing.
         grown_mb: By how much the gateway's memory grew meanwhile; None where it has no process of its own.
         well_s: How long it took from the last fault of the engine to the next whole answer.

@@ -52,7 +52,7 @@ class Stage:
 
     async def asked(self) -> Record:
         """Wait until an engine has been asked."""
-        while not self.requests:
+        while not self.requests:  # noqa: ASYNC110 - whichever of them it will be
             await asyncio.sleep(0.01)
         return self.requests[0]
 
@@ -76,7 +76,7 @@ async def staged(fault: Fault) -> AsyncIterator[Stage]:
         endpoints = tuple(engine.endpoint for engine in engines)
         if fault.outside is not None:
             endpoints = (await stack.enter_async_context(_outside(fault.outside)),)
-        yield Stage(tuple(engines), int(reference.url.rpartition(':')[2]), endpoints)
+        yield Stage(tuple(engines), int(reference.url.rpartition(":")[2]), endpoints)
 
 
 def _engine(fault: Fault, default: Script | None = None) -> FakeEngine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 
 from benchmarks.faults.fault import Ask, Fault
 from benchmarks.faults.seen import End, Reply, Seen
@@ -66,6 +65,8 @@ def words(fault: Fault, seen: Seen) -> str:
         parts = [f"{seen.replies[-1].end}; {_closed(seen)}"]
     if seen.held_mb is not None:
         parts.append(f"{seen.held_mb:.0f} MB taken meanwhile" + _grown(seen))
+    if seen.well_s is not None:
+        parts.append(f"well {seen.well_s:.1f} s after the last fault")
     asked = len(seen.replies)
     if seen.tries != asked:
         parts.append(f"{seen.tries} {'try' if seen.tries == 1 else 'tries'}" + (f" for {asked}" if asked > 1 else ""))
@@ -85,12 +86,12 @@ def _grown(seen: Seen) -> str:
 
 
 def _ends(ask: Ask, replies: tuple[Reply, ...]) -> str:
-    """Equal ones together; in order, or by how many where all were asked at once."""
+    """Equal ones together, in the order in which each was first seen; the last one for itself where all wait for it."""
     told = [_reply(reply) for reply in replies]
-    if ask.together > 1:
-        told.sort()
-    groups = [(text, len(list(group))) for text, group in groupby(told)]
-    return ", then ".join(text if count == 1 else f"{count} × {text}" for text, count in groups)
+    last = [told.pop()] if ask.until_whole else []
+    counts = {text: told.count(text) for text in dict.fromkeys(told)}
+    groups = [text if count == 1 else f"{count} times {text}" for text, count in counts.items()]
+    return ", then ".join(", ".join(part) for part in (groups, last) if part)
 
 
 def _reply(reply: Reply) -> str:

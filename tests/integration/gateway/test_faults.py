@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
 
-import msgspec
 import pytest
 
 from benchmarks.faults.fault import SETTINGS, Fault
 from benchmarks.faults.faults import FAULTS
-from benchmarks.faults.play import DRAIN_S, play
-from benchmarks.faults.stage import Stage, staged
+from benchmarks.faults.gates import KINDS, draining, view_of
+from benchmarks.faults.page import PAGE, cells, first_cell
+from benchmarks.faults.play import play
+from benchmarks.faults.stage import ADAPTER, staged
+from benchmarks.faults.tokenizer import write_tokenizer
 from benchmarks.faults.verdict import problems
 from tests.support.front import Front, open_front
-from tuneplex.types import FleetView, Model, Replica, ReplicaState
-
-VERSION = "contacts@0123456789ab"
 
 
-class Gate:
+class InProcess:
     """A gateway in this process."""
 
-    model = "contacts"
+    model, engine_model = "contacts", ADAPTER
 
     def __init__(self, front: Front) -> None:
         self.front = front
@@ -29,32 +28,38 @@ class Gate:
 
     async def drain(self, endpoint: str) -> None:
         """Publish a view in which the engine is to be stopped."""
-        view = self.front.gateway.view
-        change = {"state": ReplicaState.DRAINING, "leave_at": time.time() + DRAIN_S}
-        replicas = (msgspec.structs.replace(one, **change) if one.endpoint == endpoint else one for one in view.replicas)
-        self.front.gateway.update(msgspec.structs.replace(view, replicas=tuple(replicas)))
+        self.front.gateway.update(draining(self.front.gateway.view, endpoint))
 
     def memory_mb(self) -> float | None:
-        """It is not told apart from that of the test."""
+        """It cannot be told apart from that of the test."""
         return None
 
 
-def view_of(stage: Stage) -> FleetView:
-    """A fleet of whatever the fault has."""
-    serves = {"base": "base", VERSION: VERSION}
-    replicas = (
-        Replica(f"r{number}", "default", "vllm", endpoint, serves=serves)
-        for number, endpoint in enumerate(stage.endpoints)
-    )
-    models = {"base": Model("base", "base"), "contacts": Model("contacts", VERSION, "base")}
-    return FleetView(generation=1, models=models, replicas=tuple(replicas), settings=SETTINGS)
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The engines' tokenizer, as a file."""
+    return write_tokenizer(tmp_path_factory.mktemp("base") / "tokenizer.json")
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-async def test_client_sees_what_the_table_says(fault: Fault) -> None:
+async def test_client_sees_what_the_table_says(fault: Fault, tokenizer: Path) -> None:
     """The reply ends as it must, after no more tries than it may take, and nothing of it is left."""
-    async with staged(fault) as stage, open_front(view_of(stage)) as front:
-        seen = await play(fault, stage, Gate(front), patience_s=8)
+    async with staged(fault) as stage, open_front(view_of(stage, SETTINGS, tokenizer)) as front:
+        seen = await play(fault, stage, InProcess(front), patience_s=8)
         assert not problems(fault, seen), seen
         assert not front.gateway.ledger.outstanding
         assert not front.gateway.ledger.relays
+
+
+def test_page_and_list_are_the_same() -> None:
+    """docs/faults.md has a row for each fault, in the order of the list, and something in each of its cells."""
+    rows = cells(PAGE)
+    assert [row[0] for row in rows] == [first_cell(fault) for fault in FAULTS]
+    assert all(len(row) == 1 + len(KINDS) and all(row) for row in rows)
+
+
+def test_page_tells_what_is_tested() -> None:
+    """What docs/faults.md tells of tuneplex is what the list expects."""
+    told = {row[0]: row[1] for row in cells(PAGE)}
+    odd = [fault.name for fault in FAULTS if fault.expected.end not in told[first_cell(fault)]]
+    assert not odd
