@@ -161,9 +161,9 @@ _MID_STREAM = (
     ),
     Fault(
         name="trickle-for-ever",
-        what="The same for hundreds of events, which is longer than a reply may take.",
-        always=Script(between_chunks_s=0.1, text="on and on " * 200),
-        ask=Ask(tokens=1000),
+        what="The same for 100 events, which is longer than a reply may take.",
+        always=Script(between_chunks_s=0.1, text=" on" * 100),
+        ask=Ask(tokens=200),
         expected=_event(),
     ),
     Fault(

@@ -90,13 +90,13 @@ class Proxy:
 
 
 @contextmanager
-def running(target: Target, load: Load, core: int | None) -> Iterator[Proxy]:
+def running(target: Target, load: Load, cores: tuple[int, ...]) -> Iterator[Proxy]:
     """Start a target and end it again.
 
     Args:
         target: What to start.
         load: The engine, which listens.
-        core: The core it is pinned to, from its first instruction on; None for no pinning.
+        cores: It is pinned to these, from its first instruction on; none for no pinning.
     """
     if target.command is None:
         yield Proxy(target, load.port)
@@ -105,7 +105,7 @@ def running(target: Target, load: Load, core: int | None) -> Iterator[Proxy]:
     upstream = f"unix:{load.path}" if target.unix else f"http://127.0.0.1:{load.port}"
     command = target.command(port, upstream, spare)
     with tempfile.TemporaryFile() as log:
-        with on_core(core):
+        with on_core(*cores):
             process = start(command, log)
         try:
             yield Proxy(target, port, command, process, log)
