@@ -34,7 +34,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         drop_done: Ends a stream without `[DONE]`.
         error_after_chunks: Sends an error event, as vLLM does when generating fails, and then `[DONE]`.
         status: Answers with this status instead, and with `body`.
-        body: For `status` or `content_type`; the default is vLLM's own shape for that status.
+        body: For `status`, `content_type` or `error_after_chunks`; the default is vLLM's own shape of an error.
         content_type: Of that answer.
         retry_after: Of that answer, in its header `retry-after`; seconds.
         raw: Sends these characters (Latin-1) instead of an HTTP response, then closes.

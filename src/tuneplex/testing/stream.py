@@ -10,6 +10,7 @@ from tuneplex.testing.wire import Exchange
 
 __all__ = ["BrokenOff", "Stream", "misbehave"]
 
+_ERROR = b'{"error": {"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500}}'
 _SSE = [("content-type", "text/event-stream; charset=utf-8")]
 _PHRASES = {400: "BadRequestError", 404: "NotFoundError", 429: "TooManyRequests", 503: "ServiceUnavailableError"}
 
@@ -137,8 +138,8 @@ class Stream:
             await self._fail()
 
     async def _fail(self) -> None:
-        error = b'{"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500}'
-        self._held += b'data: {"error": %b}\n\ndata: [DONE]\n\n' % error
+        error = _ERROR if self._script.body is None else self._script.body.encode()
+        self._held += b"data: %b\n\ndata: [DONE]\n\n" % error
         await self._flush()
         self._exchange.finish()
         raise BrokenOff
