@@ -12,7 +12,7 @@ from tuneplex.types import Breaking, GatewaySettings, Timeouts
 __all__ = ["SETTINGS", "Ask", "Expected", "Fault", "Leave", "Outside"]
 
 SETTINGS = GatewaySettings(
-    timeouts=Timeouts(connect_s=1, first_byte_s=0.8, between_chunks_s=0.8, total_s=5),
+    timeouts=Timeouts(connect_s=1, first_byte_s=0.8, between_chunks_s=0.8, total_s=8),
     breaking=Breaking(failures=5, open_s=0.3, longest_s=0.6),
 )  # short ones, so that a look at all faults takes a minute
 

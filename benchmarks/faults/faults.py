@@ -11,7 +11,7 @@ from tuneplex.testing import Script
 __all__ = ["FAULTS"]
 
 _PACE_S = 0.02
-_FLOOD = 140_000_000
+_FLOOD = 64_000_000
 _AGAIN = Expected(tries=(2, 2))  # the whole answer, by asking once more
 _LEFT = Expected(end=End.LEFT)
 _UNARY = Ask(stream=False)
@@ -68,7 +68,7 @@ _LEAVING = (
     ),
     Fault(
         name="slow-reader",
-        what="A client reads nothing of a stream of 140 MB for a while, and then all of it.",
+        what="A client reads nothing of a stream of 64 MB for a while, and then all of it.",
         always=Script(flood=_FLOOD, flood_event=32768),
         ask=Ask(late=True),
         expected=Expected(),
@@ -109,8 +109,9 @@ _MID_STREAM = (
     ),
     Fault(
         name="no-engine-gets-further",
-        what="Every engine breaks off after its first event, which has no text.",
-        always=Script(reset_after_chunks=1),
+        what="An engine breaks off after 10 events, and all others do before their first one.",
+        first=(Script(reset_after_chunks=10),),
+        always=Script(reset_after_chunks=0),
         expected=Expected(end=End.EVENT, tries=(2, 3)),
     ),
     Fault(

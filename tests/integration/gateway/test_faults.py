@@ -46,7 +46,7 @@ async def test_client_sees_what_the_table_says(fault: Fault, tokenizer: Path) ->
     """The reply ends as it must, after no more tries than it may take, and nothing of it is left."""
     async with staged(fault) as stage, open_front(view_of(stage, SETTINGS, tokenizer)) as front:
         await front.gateway.counter.loaded()
-        seen = await play(fault, stage, InProcess(front), patience_s=8)
+        seen = await play(fault, stage, InProcess(front), patience_s=12)
         assert not problems(fault, seen), seen
         assert not front.gateway.ledger.outstanding
         assert not front.gateway.ledger.relays
