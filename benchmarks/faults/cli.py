@@ -53,9 +53,6 @@ class Row(msgspec.Struct, frozen=True):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play, print, write; 1 if tuneplex did something else than it must, or nothing could be played."""
     options = _parser().parse_args(arguments)
-    if options.page and (options.only or options.gateways):
-        print("error: the page is written from a whole run only", file=sys.stderr)
-        return 1
     try:
         rows = _run(options)
     except BenchmarkError as error:
@@ -73,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gateways", type=among(gateways), metavar="NAME,...", help=f"of {', '.join(gateways)}")
     parser.add_argument("--patience", type=float, default=10.0, help="seconds that clients wait for more (default 10)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file")
-    parser.add_argument("--page", action="store_true", help="write the table into docs/faults.md")
+    parser.add_argument("--page", action="store_true", help="write what was seen into docs/faults.md")
     return parser
 
 
@@ -94,7 +91,7 @@ def _run(options: argparse.Namespace) -> list[Row]:
     if options.json is not None:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(_report(started, rows)), indent=1))
     if options.page:
-        write_page(PAGE, faults, [kind.name for kind in kinds], {(row.fault, row.gateway): row.words for row in rows})
+        write_page(PAGE, FAULTS, [kind.name for kind in KINDS], {(row.fault, row.gateway): row.words for row in rows})
     return rows
 
 

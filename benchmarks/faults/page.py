@@ -11,13 +11,14 @@ from benchmarks.faults.fault import Fault
 __all__ = ["PAGE", "cells", "first_cell", "write_page"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+_UNKNOWN = "not played yet"
 _BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
 def write_page(
     page: Path, faults: Sequence[Fault], gateways: Sequence[str], told: Mapping[tuple[str, str], str]
 ) -> None:
-    """Replace the table.
+    """Write the table anew; what is not told now stays as it was.
 
     Args:
         page: The file.
@@ -33,11 +34,19 @@ def write_page(
     _, end, after = rest.partition(_END)
     if not begin or not end:
         raise BenchmarkError(f"{page.name} lacks the comments that mark the table's place")
+    known = {
+        (_name(row[0]), gateway): cell for row in cells(page) for gateway, cell in zip(gateways, row[1:], strict=True)
+    }
+    known |= {key: words.replace("|", "\\|") for key, words in told.items()}
     lines = ["| fault | " + " | ".join(gateways) + " |", "|" + "---|" * (len(gateways) + 1)]
     for fault in faults:
-        row = [first_cell(fault), *(told[fault.name, gateway].replace("|", "\\|") for gateway in gateways)]
+        row = [first_cell(fault), *(known.get((fault.name, gateway), _UNKNOWN) for gateway in gateways)]
         lines.append("| " + " | ".join(row) + " |")
     page.write_text(before + begin + "\n" + "\n".join(lines) + "\n\n" + end + after, "utf-8")
+
+
+def _name(cell: str) -> str:
+    return cell.partition("`")[2].partition("`")[0]
 
 
 def first_cell(fault: Fault) -> str:

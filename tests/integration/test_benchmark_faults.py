@@ -13,6 +13,7 @@ import pytest
 from benchmarks.errors import BenchmarkError
 from benchmarks.faults.fault import Expected, Fault
 from benchmarks.faults.faults import FAULTS
+from benchmarks.faults.gates import KINDS
 from benchmarks.faults.page import PAGE, cells, write_page
 from benchmarks.faults.seen import End, Reply, Seen
 from benchmarks.faults.verdict import problems, words
@@ -62,13 +63,15 @@ def test_words_say_how_a_reply_ended() -> None:
 
 
 def test_page_is_written_between_its_marks(tmp_path: Path) -> None:
-    """What is written can be read again, the text around it stays, and a page without marks is refused."""
+    """What is told is written, other cells and the text around them stay, and a page without marks is refused."""
     page = tmp_path / "faults.md"
     shutil.copy(PAGE, page)
-    told = {(fault.name, "tuneplex"): "a | b" for fault in FAULTS}
-    write_page(page, FAULTS, ["tuneplex"], told)
-    assert [row[1] for row in cells(page)] == ["a \\| b"] * len(FAULTS)
+    before, gateways = cells(page), [kind.name for kind in KINDS]
+    write_page(page, FAULTS, gateways, {(FAULTS[0].name, "tuneplex"): "a | b"})
+    after = cells(page)
+    assert after[0] == [before[0][0], "a \\| b", *before[0][2:]]
+    assert after[1:] == before[1:]
     assert page.read_text().splitlines()[0] == PAGE.read_text().splitlines()[0]
     page.write_text("nothing")
     with pytest.raises(BenchmarkError, match="comments"):
-        write_page(page, FAULTS, ["tuneplex"], told)
+        write_page(page, FAULTS, gateways, {})
