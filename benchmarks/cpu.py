@@ -49,24 +49,33 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The core of load and upstream and the core of the proxies; the same, or None, where there is only one."""
+    """The core of load and upstream, the core of the proxies, and whatever cores there are besides."""
 
     load: int
     proxy: int
+    more: tuple[int, ...] = ()
+
+    def proxies(self, processes: int) -> tuple[int, ...]:
+        """The cores of a proxy with so many processes; where there are too few, it shares the load's."""
+        return (self.proxy, *self.more, self.load)[:processes]
 
 
 def cores() -> Cores | None:
-    """The two lowest cores that this process may use; None on a machine with one."""
+    """All cores that this process may use; None on a machine with one."""
     allowed = sorted(os.sched_getaffinity(0))
-    return Cores(allowed[0], allowed[1]) if len(allowed) > 1 else None
+    return Cores(allowed[0], allowed[1], tuple(allowed[2:])) if len(allowed) > 1 else None
 
 
 @contextmanager
-def on_core(core: int | None) -> Iterator[None]:
-    """Run on one core for a while; processes that start meanwhile inherit it, from their first instruction on."""
+def on_core(*cores: int | None) -> Iterator[None]:
+    """Run on these cores for a while; processes that start meanwhile inherit them, from their first instruction on.
+
+    Without any, or with None, nothing changes.
+    """
     before = os.sched_getaffinity(0)
-    if core is not None:
-        os.sched_setaffinity(0, {core})
+    wanted = {core for core in cores if core is not None}
+    if wanted:
+        os.sched_setaffinity(0, wanted)
     try:
         yield
     finally:

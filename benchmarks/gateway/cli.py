@@ -22,9 +22,13 @@ from benchmarks.options import among, console, interruptible
 
 __all__ = ["main"]
 
-_TESTS = ("stream", "unary")
+_TESTS = ("stream", "unary", "lone", "paced")
+_DEFAULT = ("stream", "unary")
 _STREAM_S = 2.5
 _UNARY_S = 1.5
+_LONE_S = 1.5
+_PACED_S = 5.0
+_LONE = 400
 _QUICK = 5
 _INTERRUPTED = 130
 
@@ -48,10 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds (default 9; 7 or more for a claim)")
     parser.add_argument("--quick", action="store_true", help="a fifth of the requests, 3 rounds: a first look")
     parser.add_argument("--only", type=among(names), metavar="NAME,...", help=f"of {', '.join(names)}")
-    parser.add_argument("--tests", type=among(_TESTS), default=_TESTS, metavar="NAME,...", help="of stream, unary")
+    tests = f"of {', '.join(_TESTS)} (default {', '.join(_DEFAULT)})"
+    parser.add_argument("--tests", type=among(_TESTS), default=_DEFAULT, metavar="NAME,...", help=tests)
     parser.add_argument("--streams", type=int, default=1500, help="streams in each round (default 1500)")
     parser.add_argument("--requests", type=int, default=15000, help="unary requests in each round (default 15000)")
     parser.add_argument("--concurrency", type=int, default=32, help="clients side by side (default 32)")
+    parser.add_argument("--paced", type=int, default=512, help="streams side by side in the test paced (default 512)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file")
     return parser
 
@@ -66,6 +72,8 @@ def _plan(options: argparse.Namespace) -> Plan:
         "unary": Test(
             Kind("unary", stream=False, connections=clients), clients * 16, options.requests // share, _UNARY_S
         ),
+        "lone": Test(Kind("lone", stream=True, connections=1, timed=True), _LONE // 10, _LONE // share, _LONE_S),
+        "paced": Test(Kind("paced", stream=True, connections=options.paced, paced=True), 0, 0, _PACED_S / share),
     }
     return Plan(
         targets=tuple(t for t in TARGETS if (t.name in options.only if options.only else t.default)),
@@ -75,6 +83,10 @@ def _plan(options: argparse.Namespace) -> Plan:
     )
 
 
+def _load_cores(plan: Plan) -> tuple[int, ...]:
+    return () if plan.cores is None else (plan.cores.load,)
+
+
 def _run(options: argparse.Namespace) -> None:
     terminal = console()
     plan = _plan(options)
@@ -82,7 +94,7 @@ def _run(options: argparse.Namespace) -> None:
         target.install()
     started = datetime.now(tz=UTC)
     rounds: list[Round] = []
-    with terminal.status("starting the proxies") as status, on_core(None if plan.cores is None else plan.cores.load):
+    with terminal.status("starting the proxies") as status, on_core(*_load_cores(plan)):
 
         def done(item: Round) -> None:
             rounds.append(item)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -11,7 +12,7 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.gateway.upstream import Exchange
 from benchmarks.gateway.wire import Script
 
-__all__ = ["Client"]
+__all__ = ["Client", "TimedClient"]
 
 _END = b"\r\n\r\n"
 _EVENTS_SHOWN = 300
@@ -192,3 +193,34 @@ class Client(asyncio.Protocol):
     def _finish(self) -> None:
         self._in_head = True
         self._done(self)
+
+
+class TimedClient(Client):
+    """One that also notes how long each first piece takes, in `first_us`, microseconds."""
+
+    __slots__ = ("_asked_at", "_times")
+
+    def __init__(
+        self,
+        request: bytes,
+        expected: Script,
+        exchange: Exchange,
+        done: Callable[[Client], None],
+        fail: Callable[[str], None],
+        *,
+        times: list[float],
+    ) -> None:
+        super().__init__(request, expected, exchange, done, fail)
+        self._times = times
+        self._asked_at: float | None = None
+
+    def send(self) -> None:
+        """Send the request, and note when."""
+        self._asked_at = time.perf_counter()
+        super().send()
+
+    def _compare(self) -> bool:
+        if self._asked_at is not None and self._body:
+            self._times.append((time.perf_counter() - self._asked_at) * 1e6)
+            self._asked_at = None
+        return super()._compare()

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from typing import IO
 
 from benchmarks.cpu import Meter, on_core
 from benchmarks.errors import BenchmarkError
 from benchmarks.gateway.load import Kind, Load
 from benchmarks.gateway.targets import Target
+from benchmarks.processes import end, free_ports, start, tail
 
 __all__ = ["Proxy", "running"]
 
 _READY_S = 40.0
 _ATTEMPT_S = 5.0
 _PAUSE_S = 0.2
-_GRACE_S = 3.0
-_LOG_TAIL = 2000
 _PROBE = Kind("probe", stream=False, connections=1)
 
 
@@ -86,10 +82,7 @@ class Proxy:
 
     def log_tail(self) -> str:
         """The end of what it wrote."""
-        if self._log is None:
-            return ""
-        self._log.seek(0)
-        return self._log.read()[-_LOG_TAIL:].decode(errors="replace")
+        return "" if self._log is None else tail(self._log)
 
     @property
     def _alive(self) -> bool:
@@ -97,51 +90,24 @@ class Proxy:
 
 
 @contextmanager
-def running(target: Target, load: Load, core: int | None) -> Iterator[Proxy]:
+def running(target: Target, load: Load, cores: tuple[int, ...]) -> Iterator[Proxy]:
     """Start a target and end it again.
 
     Args:
         target: What to start.
         load: The engine, which listens.
-        core: The core it is pinned to, from its first instruction on; None for no pinning.
+        cores: It is pinned to these, from its first instruction on; none for no pinning.
     """
     if target.command is None:
         yield Proxy(target, load.port)
         return
-    port, spare = _free_ports(2)
+    port, spare = free_ports(2)
     upstream = f"unix:{load.path}" if target.unix else f"http://127.0.0.1:{load.port}"
     command = target.command(port, upstream, spare)
     with tempfile.TemporaryFile() as log:
-        with on_core(core):
-            process = _start(command, log)
+        with on_core(*cores):
+            process = start(command, log)
         try:
             yield Proxy(target, port, command, process, log)
         finally:
-            _end(process)
-
-
-def _start(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """A process that leads a group of its own, so that a Ctrl-C in the terminal is for us alone to pass on."""
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-    )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask it to end, wait, then kill its whole group."""
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Loopback ports that are free now; all are held until the last one is found, so they differ."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
+            end(process)

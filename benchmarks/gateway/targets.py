@@ -31,6 +31,7 @@ class Target:
         unix: Whether it reaches the upstream by its Unix socket.
         requirements: Stem of the file that pins what its environment has; None if it runs in ours.
         default: Whether it is measured when `--only` is not given.
+        processes: How many of its own it has to spread over cores.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Target:
     unix: bool = False
     requirements: str | None = None
     default: bool = True
+    processes: int = 1
 
     def install(self) -> None:
         """Make its environment, if it needs one and that is not there yet."""
@@ -87,6 +89,12 @@ TARGETS = (
     Target("direct", "no proxy", None),
     Target("tuneplex", "tuneplex gateway (Python, uvloop)", _tuneplex("uvloop"), _RENAMED),
     Target(
+        "tuneplex-migrate",
+        "tuneplex gateway, which asks for the ids of tokens to continue streams elsewhere",
+        _tuneplex("uvloop", "--migrate"),
+        _RENAMED,
+    ),
+    Target(
         "tuneplex-limits",
         "tuneplex gateway, with limits of every kind for the tenant, the key and the model",
         _tuneplex("uvloop", "--limits"),
@@ -112,6 +120,14 @@ TARGETS = (
         _tuneplex("asyncio"),
         _RENAMED,
         default=False,
+    ),
+    Target(
+        "tuneplex-2",
+        "two tuneplex gateways on one port and two cores",
+        _tuneplex("uvloop", "--processes", "2"),
+        _RENAMED,
+        default=False,
+        processes=2,
     ),
     Target(
         "tuneplex-unix",

@@ -18,33 +18,37 @@ _MESSAGES = 2
 
 
 class Exchange:
-    """One request under way, as seen from the engine.
+    """One request under way, as seen from the engine: the next piece leaves when the client has the last one.
 
     Args:
         model: The name by which the engine must be asked.
         reply: What it answers.
+        with_ids: What it answers when it is asked for the ids of tokens.
         stream: Whether it must be asked for a stream.
     """
 
-    __slots__ = ("_engine", "_sent", "model", "reply", "stream")
+    __slots__ = ("_engine", "_frames", "_sent", "_with_ids", "model", "reply", "stream")
 
-    def __init__(self, model: str, reply: Script, *, stream: bool) -> None:
+    def __init__(self, model: str, reply: Script, with_ids: Script, *, stream: bool) -> None:
         self.model = model
         self.reply = reply
         self.stream = stream
+        self._with_ids = with_ids
         self._engine: asyncio.WriteTransport | None = None
+        self._frames = reply.frames
         self._sent = 0
 
-    def begin(self, engine: asyncio.WriteTransport) -> None:
+    def begin(self, engine: asyncio.WriteTransport, asked: Asked) -> None:
         """The request has reached the engine: send the head and the first piece."""
         self._engine = engine
+        self._frames = (self._with_ids if asked.return_token_ids else self.reply).frames
         self._sent = 1
-        engine.write(self.reply.head + self.reply.frames[0])
+        engine.write(self.reply.head + self._frames[0])
 
     def advance(self) -> None:
         """The client has the last piece: send the next one, if there is one."""
-        if self._engine is not None and self._sent < len(self.reply.frames):
-            self._engine.write(self.reply.frames[self._sent])
+        if self._engine is not None and self._sent < len(self._frames):
+            self._engine.write(self._frames[self._sent])
             self._sent += 1
 
     def check(self, asked: Asked) -> str | None:
@@ -119,7 +123,7 @@ class Upstream(asyncio.Protocol):
         if exchange is None or wrong is not None:
             self._fail(str(wrong))
         else:
-            exchange.begin(transport)
+            exchange.begin(transport, asked)
 
 
 def _whole_body(head: bytes, body: bytes) -> bytes | None:

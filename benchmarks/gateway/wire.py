@@ -11,6 +11,8 @@ __all__ = ["CHUNKS", "KEY", "Asked", "Script", "client_request", "script"]
 
 # The size of everything is fixed, so that figures of different runs can be compared.
 CHUNKS = 50
+_PROMPT_TOKENS = 300
+_FIRST_ID = 1000
 _CREATED = 1_700_000_000
 _PROMPT = (
     "You are given a short e-mail. Find the name, the company and the telephone number of the sender and answer "
@@ -28,6 +30,7 @@ class Asked(msgspec.Struct):
     messages: list[dict[str, str]]
     stream: bool = False
     stream_options: dict[str, bool] | None = None
+    return_token_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +71,25 @@ def client_request(slot: int, model: str, *, stream: bool) -> bytes:
     return head.encode() + body
 
 
-def script(slot: int, model: str, *, stream: bool) -> Script:
-    """What the upstream answers to `slot` when it is asked for `model`; each slot and each chunk is different."""
-    return _stream_script(slot, model) if stream else _unary_script(slot, model)
+def script(slot: int, model: str, *, stream: bool, ids: bool = False) -> Script:
+    """What the upstream answers to `slot` when it is asked for `model`; each slot and each chunk is different.
+
+    Args:
+        slot: Of the load generator.
+        model: Whose name stands in the reply.
+        stream: Events instead of one document.
+        ids: With the ids of the tokens, as vLLM sends them when it is asked with `return_token_ids`.
+    """
+    return _stream_script(slot, model, ids=ids) if stream else _unary_script(slot, model)
 
 
-def _stream_script(slot: int, model: str) -> Script:
-    chunks = [_chunk(slot, model, index) for index in range(CHUNKS)]
-    usage = {"prompt_tokens": 300, "completion_tokens": CHUNKS, "total_tokens": 300 + CHUNKS}
+def _stream_script(slot: int, model: str, *, ids: bool) -> Script:
+    chunks = [_first_chunk(slot, model, ids=ids), *(_chunk(slot, model, index, ids=ids) for index in range(1, CHUNKS))]
+    usage = {
+        "prompt_tokens": _PROMPT_TOKENS,
+        "completion_tokens": CHUNKS,
+        "total_tokens": _PROMPT_TOKENS + CHUNKS,
+    }
     chunks.append({**_envelope(slot, model, "chat.completion.chunk"), "choices": [], "usage": usage})
     events = (*(b"data: " + _json(chunk) + b"\n\n" for chunk in chunks), b"data: [DONE]\n\n")
     head = (
@@ -124,10 +138,21 @@ def _envelope(slot: int, model: str, kind: str) -> dict[str, object]:
     return {"id": f"chatcmpl-{slot:032x}", "object": kind, "created": _CREATED, "model": model}
 
 
-def _chunk(slot: int, model: str, index: int) -> dict[str, object]:
-    delta = {"content": f"{_WORDS[index % len(_WORDS)]}{index}"} if index else {"role": "assistant", "content": ""}
-    finish = "length" if index == CHUNKS - 1 else None
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, "token_ids": None}
+def _first_chunk(slot: int, model: str, *, ids: bool) -> dict[str, object]:
+    """The one with the role; the prompt's ids come with it, as vLLM writes them."""
+    delta = {"role": "assistant", "content": ""}
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+    prompt = [_FIRST_ID + number for number in range(_PROMPT_TOKENS)] if ids else None
+    envelope = _envelope(slot, model, "chat.completion.chunk")
+    return {**envelope, "choices": [choice], "prompt_token_ids": prompt, "prompt_text": None}
+
+
+def _chunk(slot: int, model: str, index: int, *, ids: bool) -> dict[str, object]:
+    delta = {"content": f"{_WORDS[index % len(_WORDS)]}{index}"}
+    choice: dict[str, object] = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+    if index == CHUNKS - 1:
+        choice |= {"finish_reason": "length", "stop_reason": None}
+    choice["token_ids"] = [_FIRST_ID + index] if ids else None
     return {**_envelope(slot, model, "chat.completion.chunk"), "choices": [choice]}
 
 

@@ -6,20 +6,20 @@ import asyncio
 import contextlib
 import hashlib
 import math
-import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from statistics import median
 
 import msgspec
 
 from benchmarks.cpu import Meter, machine_busy_s
 from benchmarks.errors import BenchmarkError
+from benchmarks.fleet import fleet_gateway
 from benchmarks.large_bodies.crowd import Done, Order
-from benchmarks.large_bodies.processes import Crowd, crowd, gateway
+from benchmarks.large_bodies.processes import Crowd, crowd
 from benchmarks.large_bodies.streams import Streams
+from benchmarks.processes import free_ports
 from tuneplex.identity import Access, Key, Limits, Tenant
 from tuneplex.testing import FakeEngine
 from tuneplex.types import FleetView, GatewaySettings, Model, Replica
@@ -106,18 +106,18 @@ async def measure(plan: Plan) -> Result:
 @contextlib.asynccontextmanager
 async def _running(plan: Plan) -> AsyncIterator[tuple[Streams, Crowd, tuple[Meter, Meter]]]:
     with tempfile.TemporaryDirectory(prefix="tp", dir="/tmp") as name:
-        directory, port = Path(name), _free_port()
+        port = free_ports(1)[0]
         engine = FakeEngine("base", uds=f"{name}/engine.sock", max_num_seqs=plan.streams)
         order = Order(f"{name}/large.sock", port, _KEY, plan.clients, plan.size)
         async with (
             engine,
             crowd(order) as other,
-            gateway(directory, port, _view(plan, engine, order), _access()) as pid,
+            fleet_gateway(port, _view(plan, engine, order), _access()) as gateway,
         ):
             streams = Streams(engine, plan.streams, plan.pace_s)
             try:
                 await streams.start(port, _KEY)
-                yield streams, other, (Meter(pid), Meter(other.pid))
+                yield streams, other, (Meter(gateway.pid), Meter(other.pid))
             finally:
                 streams.stop()
 
@@ -171,9 +171,3 @@ def _access() -> Access:
     tenant = Tenant("acme", limits=Limits(tokens_per_minute=_PLENTY))
     key = Key("1", "acme", hashlib.sha256(_KEY.encode()).hexdigest())
     return Access(1, required=True, salt="salt", tenants=(Tenant("default"), tenant), keys=(key,))
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -2,7 +2,8 @@
 
 It asks for a key, one of a thousand, counts for its metrics, renames the adapter and reports each second, as in a
 fleet; only the feed that would carry the reports away is missing. On demand the tenant, the key and the model have
-limits, and the replica has so few places that requests wait.
+limits, the replica has so few places that requests wait, streams could be continued at another replica, or several
+gateways share the port.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import os
 import signal
 import socket
+import tempfile
+from pathlib import Path
 
 import msgspec
 import uvloop
+from tokenizers import Tokenizer, models
 
 from tuneplex.gateway import Gateway, serve
 from tuneplex.identity import Access, Key, Limits, Tenant
@@ -37,20 +42,40 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="the adapter's name for clients")
     parser.add_argument("--engine-model", required=True, help="its name for the engine")
     parser.add_argument("--limits", action="store_true", help="limits of every kind for tenant, key and model")
-    parser.add_argument("--places", type=int, default=256, help="requests that the engine works on at a time")
+    parser.add_argument("--migrate", action="store_true", help="streams can be continued elsewhere")
+    parser.add_argument("--processes", type=int, default=1, help="that share the port, as `--gateways` in a fleet")
+    parser.add_argument("--places", type=int, default=2048, help="requests that the engine works on at a time")
     options = parser.parse_args()
     factory = uvloop.new_event_loop if options.loop == "uvloop" else asyncio.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_serve(options))
+    with socket.create_server(("127.0.0.1", options.port)) as sock, tempfile.TemporaryDirectory(prefix="tp") as folder:
+        tokenizer = _any_tokenizer(Path(folder)) if options.migrate else ""
+        index = _fork(options.processes)
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(_serve(options, sock, tokenizer, index))
 
 
-async def _serve(options: argparse.Namespace) -> None:
-    gateway = Gateway(0, _view(options), _access(options))
+def _any_tokenizer(folder: Path) -> str:
+    """Without one no stream could be continued, so no ids would be asked for; none of them breaks here."""
+    path = str(folder / "tokenizer.json")
+    Tokenizer(models.BPE()).save(path)
+    return path
+
+
+def _fork(processes: int) -> int:
+    """Become so many; which of them this one is."""
+    for index in range(1, processes):
+        if os.fork() == 0:
+            return index
+    return 0
+
+
+async def _serve(options: argparse.Namespace, sock: socket.socket, tokenizer: str, index: int) -> None:
+    gateway = Gateway(index, _view(options, tokenizer), _access(options))
+    await gateway.counter.loaded()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     reports = asyncio.create_task(_report(gateway))
-    with socket.create_server(("127.0.0.1", options.port)) as sock:
-        await serve(gateway, sock, stop=stop)
+    await serve(gateway, sock, stop=stop)
     reports.cancel()
 
 
@@ -75,7 +100,7 @@ def _limits(options: argparse.Namespace) -> Limits:
     return _PLENTY if options.limits else Limits()
 
 
-def _view(options: argparse.Namespace) -> FleetView:
+def _view(options: argparse.Namespace, tokenizer: str) -> FleetView:
     base = Model("base", "base")
     adapter = Model(options.model, options.engine_model, parent="base", limits=_limits(options))
     serves = {"base": "base", options.engine_model: options.engine_model}
@@ -94,7 +119,9 @@ def _view(options: argparse.Namespace) -> FleetView:
                 context=131072,
             ),
         ),
-        settings=GatewaySettings(require_key=True),
+        settings=GatewaySettings(require_key=True, migrate=options.migrate),
+        gateways=options.processes,
+        tokenizer=tokenizer,
     )
 
 

@@ -152,6 +152,10 @@ class FakeEngine:
         """
         self._scripts.setdefault(path, deque()).extend(scripts)
 
+    def share_scripts(self, other: FakeEngine) -> None:
+        """Take the next script from the same row as `other`, whichever of the two the request reaches."""
+        self._scripts = other._scripts
+
     async def arrived(self, count: int = 1) -> Record:
         """Wait until so many requests have come; the last of them."""
         while len(self.requests) < count:

@@ -28,11 +28,15 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         reset_before_headers: Resets the connection instead of answering.
         reset_after_chunks: Resets the connection after so many chunks.
         close_after_chunks: Ends the connection in an orderly way after so many chunks, within the HTTP body.
+        break_in_chunk: Sends half of this chunk, counted from 0, and then resets the connection.
+        garble_chunk: Sends nonsense instead of this chunk, and goes on.
+        repeat_chunk: Sends this chunk twice.
         drop_done: Ends a stream without `[DONE]`.
         error_after_chunks: Sends an error event, as vLLM does when generating fails, and then `[DONE]`.
         status: Answers with this status instead, and with `body`.
-        body: For `status` or `content_type`; the default is vLLM's own shape for that status.
+        body: For `status`, `content_type` or `error_after_chunks`; the default is vLLM's own shape of an error.
         content_type: Of that answer.
+        retry_after: Of that answer, in its header `retry-after`; seconds.
         raw: Sends these characters (Latin-1) instead of an HTTP response, then closes.
         die: The engine runs out of memory now: every connection is reset, a process ends.
         die_after_chunks: The same, after so many chunks.
@@ -53,11 +57,15 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reset_before_headers: bool = False
     reset_after_chunks: int | None = None
     close_after_chunks: int | None = None
+    break_in_chunk: int | None = None
+    garble_chunk: int | None = None
+    repeat_chunk: int | None = None
     drop_done: bool = False
     error_after_chunks: int | None = None
     status: int | None = None
     body: str | None = None
     content_type: str | None = None
+    retry_after: int | None = None
     raw: str | None = None
     die: bool = False
     die_after_chunks: int | None = None

@@ -10,6 +10,7 @@ from tuneplex.testing.wire import Exchange
 
 __all__ = ["BrokenOff", "Stream", "misbehave"]
 
+_ERROR = b'{"error": {"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500}}'
 _SSE = [("content-type", "text/event-stream; charset=utf-8")]
 _PHRASES = {400: "BadRequestError", 404: "NotFoundError", 429: "TooManyRequests", 503: "ServiceUnavailableError"}
 
@@ -54,7 +55,10 @@ async def _answer_instead(exchange: Exchange, record: Record, script: Script) ->
     shape = f'{{"error":{{"message":"Scripted.","type":"{kind}","param":null,"code":{status}}}}}'
     body = (shape if script.body is None else script.body).encode("utf-8", "surrogateescape")
     record.status = status
-    exchange.start(status, [("content-type", script.content_type or "application/json")], length=len(body))
+    headers = [("content-type", script.content_type or "application/json")]
+    if script.retry_after is not None:
+        headers.append(("retry-after", str(script.retry_after)))
+    exchange.start(status, headers, length=len(body))
     exchange.send(body)
     record.note_sent(body)
     await exchange.drain()
@@ -94,10 +98,24 @@ class Stream:
         await _pause(self._script.between_chunks_s if self._count else self._script.before_first_chunk_s)
         if self._script.lockstep:
             await self._record.released()
+        await self._hold(data)
         self._count += 1
-        self._held += data.replace(b"\n", b"\r\n") if self._script.crlf else data
         if self._count % self._script.join == 0:
             await self._flush()
+
+    async def _hold(self, data: bytes) -> None:
+        """Put one event, or what becomes of it, to what is sent next."""
+        script = self._script
+        if self._count == script.garble_chunk:
+            data = b"data: {nonsense\n\n"
+        if script.crlf:
+            data = data.replace(b"\n", b"\r\n")
+        self._held += data * 2 if self._count == script.repeat_chunk else data
+        if self._count == script.break_in_chunk:
+            self._held = self._held[: -len(data) // 2]
+            await self._flush()
+            self._exchange.reset()
+            raise BrokenOff
 
     async def _reach(self, count: int) -> None:
         script = self._script
@@ -120,8 +138,8 @@ class Stream:
             await self._fail()
 
     async def _fail(self) -> None:
-        error = b'{"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500}'
-        self._held += b'data: {"error": %b}\n\ndata: [DONE]\n\n' % error
+        error = _ERROR if self._script.body is None else self._script.body.encode()
+        self._held += b"data: %b\n\ndata: [DONE]\n\n" % error
         await self._flush()
         self._exchange.finish()
         raise BrokenOff

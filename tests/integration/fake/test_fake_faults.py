@@ -60,6 +60,43 @@ async def test_a_stream_that_breaks_off(
     assert record.left_at is None or script.die_after_chunks
 
 
+async def test_an_event_that_breaks_off(client: httpx2.AsyncClient, engine: FakeEngine) -> None:
+    """Half of it goes out, and then the connection is reset."""
+    engine.script(Script(break_in_chunk=2))
+    with pytest.raises(httpx2.ReadError):
+        await read(client)
+    sent = b"".join(piece.data for piece in engine.requests[0].sent)
+    assert sent.count(b"\n\n") == 2
+    assert not sent.endswith(b"\n")
+
+
+async def test_events_that_are_not_as_they_should_be(client: httpx2.AsyncClient, engine: FakeEngine) -> None:
+    """One is nonsense, or one comes twice; the others are as always."""
+    plain = b"".join(await read(client)).split(b"\n\n")
+    engine.script(Script(garble_chunk=2), Script(repeat_chunk=0))
+    garbled, repeated = [b"".join(await read(client)).split(b"\n\n") for _ in range(2)]
+    assert garbled[2] == b"data: {nonsense"
+    assert len(garbled) == len(plain)
+    assert repeated[0] == repeated[1]
+    assert len(repeated) == len(plain) + 1
+
+
+async def test_an_error_says_when_to_come_back(client: httpx2.AsyncClient, engine: FakeEngine) -> None:
+    """A scripted status has `retry-after`, and an error event the scripted words."""
+    engine.script(Script(status=429, retry_after=2), Script(error_after_chunks=1, body='{"error":{"message":"Gone."}}'))
+    assert (await client.post(CHAT, json=body())).headers["retry-after"] == "2"
+    assert b"".join(await read(client)).endswith(b'data: {"error":{"message":"Gone."}}\n\ndata: [DONE]\n\n')
+
+
+async def test_two_engines_share_a_row_of_scripts(client: httpx2.AsyncClient, engine: FakeEngine) -> None:
+    """The next script is for the next request, whichever of the two it reaches."""
+    async with FakeEngine() as second, httpx2.AsyncClient(base_url=second.url) as other:
+        second.share_scripts(engine)
+        engine.script(Script(status=500), Script(status=503))
+        statuses = [(await one.post(CHAT, json=body())).status_code for one in (other, client, other)]
+        assert statuses == [500, 503, 200]
+
+
 async def test_death_takes_everything_along(client: httpx2.AsyncClient, engine: FakeEngine) -> None:
     """An engine that runs out of memory resets every stream and listens no more."""
     engine.script(Script(silent_after_chunks=2), Script(die=True))
