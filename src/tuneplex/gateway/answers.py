@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tuneplex.engines.meters import split_events
 from tuneplex.engines.rename import StreamRenamer
 from tuneplex.engines.usage import Usage, UsageFinder, estimated_tokens, read_document
 from tuneplex.errors import ApiError
@@ -34,6 +35,7 @@ STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 _WHOLE_LIMIT = 1024 * 1024
 _ERROR_LIMIT = 64 * 1024
 _SEQUENCE = re.compile(rb'"sequence_number":\s*(\d{1,15})\b')
+_json = msgspec.json.Decoder(msgspec.Raw)
 _LONGEST_WAIT = 6  # digits of seconds
 
 
@@ -115,7 +117,7 @@ class StreamAnswer:
             shown = self._meter.one(data) if data else b""
         else:
             data = self._whole_events(data)
-            if self._error_mark in data or self._end_mark in data or self._typed or self._surplus:
+            if self._are_unusual(data):
                 data = self._unusual(data)
             shown = self._meter.many(data)
         if data:
@@ -126,6 +128,11 @@ class StreamAnswer:
                 shown = b""
         if not attempt.over and (done or self._reading.is_over):
             self._end(shown)
+
+    def _are_unusual(self, events: bytes) -> bool:
+        if self._typed or self._surplus or self._error_mark in events or self._end_mark in events:
+            return True
+        return events.count(self._usual) != events.count(_BORDER)
 
     def _count(self) -> None:
         attempt = self._attempt
@@ -173,12 +180,18 @@ class StreamAnswer:
         at = self._dialect.error_at(data) if self._error_mark in data else -1
         end = self._dialect.end_of_stream(data) if self._end_mark in data else 0
         if at >= 0 and not 0 < end <= at:
-            self._engine_failed(data, at)
+            self._pass_before(data, at)
+            self._engine_failed(data[at:])
             return b""
         if end:
             self._surplus = True
             self._usual = b"\0"  # so that all the rest is looked at
             data = data[:end]
+        bad = -1 if self._typed else _nonsense_at(data)
+        if bad >= 0:
+            self._pass_before(data, bad)
+            self._attempt.misbehaved("an event of the stream is not JSON")
+            return b""
         self._over = self._over or self._dialect.ended(self._attempt.route, data)
         return data
 
@@ -192,15 +205,18 @@ class StreamAnswer:
             self._exchange.write(shown)
         self._attempt.broke_off()
 
-    def _engine_failed(self, data: bytes, at: int) -> None:
-        """Pass on what came before the engine's error event, then that error in our words, and nothing after it."""
+    def _pass_before(self, data: bytes, at: int) -> None:
+        """Pass on the events before the one at which something is wrong."""
         before = data[: end_of_events(data, 0, at)]
+        if not before:
+            return
         shown = self._meter.many(before)
-        if before:
-            self._count()
+        self._count()
         if shown:
             self._exchange.write(self._rename(shown))
-        event = data[at:]
+
+    def _engine_failed(self, event: bytes) -> None:
+        """The engine's error is told in our words, and nothing after it."""
         error = self._dialect.stream_error(event, **self._attempt.names())
         self._attempt.engine_failed(error, self._dialect.stream_end(event))
 
@@ -348,6 +364,20 @@ class ErrorAnswer:
             error.retry_after_s = int(given)
         retry_after_s = read_retry_after(given, time.time()) if given else None
         attempt.engine_failed(error, attempt.upstream.dialect.error_end(self._status, self._body), retry_after_s)
+
+
+def _nonsense_at(events: bytes) -> int:
+    """Where the first event begins whose data is neither JSON nor `[DONE]`; -1 when all are well."""
+    at = 0
+    for event in split_events(events):
+        lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+        try:
+            if lines and lines != [b"[DONE]"]:
+                _json.decode(b"\n".join(lines))
+        except msgspec.DecodeError:
+            return at
+        at += len(event)
+    return -1
 
 
 def _by_size(attempt: Attempt, size: int) -> Usage:

@@ -18,7 +18,7 @@ __all__ = ["Doubts"]
 
 _AGAIN_S = 0.2
 _ANSWER_S = 1.0
-_LONGEST_S = 5.0  # by then control has seen it, or sees what we do not
+_LONGEST_S = 3.0  # by then control has seen it, or sees what we do not
 _SERVER_ERROR = 500
 _SILENT = -1
 _REMEMBERED = 1000
@@ -34,7 +34,8 @@ class Doubts:
     def __init__(self, cleared: Callable[[], None]) -> None:
         self._cleared = cleared
         self._probes: dict[str, tuple[Upstream, asyncio.Task[None]]] = {}
-        self._gone: dict[str, float] = {}  # by endpoint: when it was last found to be gone
+        self._gone: dict[str, float] = {}  # by endpoint: when it was last found to be gone,
+        self._back: dict[str, float] = {}  # and when it answered again
 
     def __contains__(self, name: object) -> bool:
         """Whether the replica of this name may be gone."""
@@ -58,11 +59,10 @@ class Doubts:
             return True
         return None if upstream.replica.name in self._probes else False
 
-    def _is_gone(self, upstream: Upstream) -> None:
-        self._gone.pop(upstream.replica.endpoint, None)  # so that the oldest stand first
-        self._gone[upstream.replica.endpoint] = time.monotonic()
-        if len(self._gone) > _REMEMBERED:
-            del self._gone[next(iter(self._gone))]
+    def is_away(self, upstream: Upstream) -> bool:
+        """Whether the engine was found to be gone, and has not been found to be back."""
+        endpoint = upstream.replica.endpoint
+        return self._gone.get(endpoint, 0.0) > self._back.get(endpoint, 0.0)
 
     def update(self, replicas: Iterable[Replica]) -> None:
         """Control has spoken: of those that it sees in another state, or elsewhere, there is no doubt any more."""
@@ -75,7 +75,7 @@ class Doubts:
                 del self._probes[name]
                 probe.cancel()
                 if state is not ReplicaState.DRAINING:
-                    self._is_gone(upstream)
+                    _note(self._gone, upstream)
 
     def close(self) -> None:
         """Find out nothing more."""
@@ -87,9 +87,10 @@ class Doubts:
             while time.monotonic() < until:
                 status = await _status(upstream)
                 if 0 < status < _SERVER_ERROR:
+                    _note(self._back, upstream)
                     break
                 if status != _SILENT:
-                    self._is_gone(upstream)
+                    _note(self._gone, upstream)
                 await asyncio.sleep(_AGAIN_S)
         finally:
             name = upstream.replica.name
@@ -97,6 +98,13 @@ class Doubts:
             if known is not None and known[1] is asyncio.current_task():  # else somebody has cleared it already
                 del self._probes[name]
                 self._cleared()
+
+
+def _note(times: dict[str, float], upstream: Upstream) -> None:
+    times.pop(upstream.replica.endpoint, None)  # so that the oldest stand first
+    times[upstream.replica.endpoint] = time.monotonic()
+    if len(times) > _REMEMBERED:
+        del times[next(iter(times))]
 
 
 async def _status(upstream: Upstream) -> int:

@@ -59,7 +59,7 @@ class _Back(msgspec.Struct):
     Attributes:
         error: What its client is told if nothing comes of it.
         end: How its last attempt ended.
-        same: The last replica may be tried again, if there is no other one,
+        same: Replicas that it has been sent to may be tried again, if there is no other one,
         same_from: from this time on.
         until: How long it may wait.
         comment_at: When its client is told next that it waits.
@@ -242,7 +242,11 @@ class Returns:
             return False
         if coming or any(replica.name in self._doubts for replica in ready):
             return True
-        return back.same or any(replica.endpoint not in relay.tried for replica in ready)
+        return any(replica.endpoint not in relay.tried or (back.same and self._is_there(replica)) for replica in ready)
+
+    def _is_there(self, replica: Replica) -> bool:
+        """Whether it is worth another try. If it is gone, control may know more than we; it will say so."""
+        return not self._doubts.is_away(self._ways[replica])
 
     def silent(self, relay: Relay) -> None:
         """Ask another replica beside the one that says nothing."""
@@ -299,7 +303,7 @@ class Returns:
         others = [one for one in ready if one.endpoint not in relay.tried]
         if others or not back.same or self._clock() < back.same_from:
             return self._places.choose(others, asked.model)
-        return self._places.choose(ready, asked.model)
+        return self._places.choose([one for one in ready if self._is_there(one)], asked.model)
 
     def _continues(self, replica: Replica) -> bool:
         """Whether a stream can be continued there."""

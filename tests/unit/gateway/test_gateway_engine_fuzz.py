@@ -45,13 +45,13 @@ ASIDES = [
     b": [DONE]\n\n",
     b"id: 7\n\n",
     b"event: ping\n\n",
-    b"data: what [DONE]\n\n",
+    b'data: "what [DONE]"\n\n',
     b'data: {"error":null,"choices":[]}\n\n',
     b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n',
     b'data: {"choices":[],"usage":{"prompt_tokens":' + b"9" * 30 + b',"completion_tokens":-1}}\n\n',
     b'data: {"choices":[{"delta":{"role":"assistant","content":""}}],"usage":null}\n\n',
     b'data: {"id":"x","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n',
-    b'data: "\xff\xfe"\n\n',
+    b'data: "\xc3\xbf"\n\n',
     b"\n\n",
 ]
 
