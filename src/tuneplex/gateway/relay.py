@@ -171,6 +171,11 @@ class Relay:
             self.asked.route = Route.COMPLETIONS
             self._resumed = True
 
+    @property
+    def may_stop(self) -> bool:
+        """Its stream may end at a stop string that its engine does not see."""
+        return self._resumed and self.terms is not None and bool(self.terms.stop)
+
     # --- what its attempts tell
 
     def headed(self, attempt: Attempt) -> None:
