@@ -71,7 +71,9 @@ class Seat:
         well_from: From when on it is well; infinite while it is in trouble.
     """
 
-    def __init__(self, name: str, known: Callable[[str, str, ReplicaState], Replica], pace_s: Callable[[], float]) -> None:
+    def __init__(
+        self, name: str, known: Callable[[str, str, ReplicaState], Replica], pace_s: Callable[[], float]
+    ) -> None:
         self.name = name
         self.well_from = 0.0
         self._known = known

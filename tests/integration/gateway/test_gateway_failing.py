@@ -140,7 +140,19 @@ async def rage(tokenizer: str, seed: int, *, clients: int, seconds: float, pace_
             await settled(front, fleet)
             counters = front.gateway.report().counters
             sums = {name: sum(n for _, n in rows) for name, rows in counters.items()}
-            print(seed, crowd.asked, dict(crowd.ends), dict(storm.happened), {n: v for n, v in sums.items() if "migr" in n or "retr" in n or "quar" in n or "hedge" in n or "break" in n or "wait" in n}, crowd.failed, f"rss {process.memory_info().rss >> 20}")
+            print(
+                seed,
+                crowd.asked,
+                dict(crowd.ends),
+                dict(storm.happened),
+                {
+                    n: v
+                    for n, v in sums.items()
+                    if "migr" in n or "retr" in n or "quar" in n or "hedge" in n or "break" in n or "wait" in n
+                },
+                crowd.failed,
+                f"rss {process.memory_info().rss >> 20}",
+            )
             assert not crowd.wrong, "\n".join(crowd.wrong[:10])
             assert set(crowd.failed.values()) <= {"quarantined"}
             unfounded = [name for name in crowd.failed if not storm.chronicle.may_be_deadly(name)]
