@@ -63,7 +63,12 @@ class Errand(msgspec.Struct, frozen=True):
 
 
 class Errands:
-    """Makes requests; the same ones for the same seed."""
+    """Makes requests; the same ones for the same seed.
+
+    Args:
+        seed: Of the chances.
+        longest: Tokens of the longest answer; those that are not streamed have a tenth of it at most.
+    """
 
     def __init__(self, seed: int, *, longest: int) -> None:
         self._dice = random.Random(seed)  # noqa: S311 - not for secrets
@@ -74,24 +79,25 @@ class Errands:
     def next(self) -> Errand:
         """One more."""
         dice = self._dice
+        stream = dice.random() < 0.9
         said = " ".join(dice.choices(_WORDS, k=dice.randrange(3, 30)))
         path = dice.choice((CHAT, CHAT, COMPLETIONS))
         body: dict[str, Any] = {"prompt": said} if path == COMPLETIONS else {"messages": _turns(dice, said)}
         body |= {
             "model": dice.choice(("base", *VERSIONS, *VERSIONS)),
-            "max_tokens": dice.randrange(self._longest // 10, self._longest),
+            "max_tokens": dice.randrange(self._longest // 10, self._longest) if stream else self._longest // 10,
             "temperature": dice.choice((0, 0, 0, 0.8)),
-            "stream": dice.random() < 0.9,
+            "stream": stream,
             "ignore_eos": dice.random() < 0.7,
         }
         odd = dice.choice(_ODD) if dice.random() < 0.1 else {}
         body |= {name: value for name, value in odd.items() if path == CHAT or "tool" not in name}
-        if body["stream"] and dice.random() < 0.5:
+        if stream and dice.random() < 0.5:
             body["stream_options"] = {"include_usage": True, "continuous_usage_stats": dice.random() < 0.5}
         if dice.random() < 0.2 and "n" not in odd:
             body["stop"] = self._stops(path, body)
         ask = self._ask(path, body)
-        sure = not odd or not body["stream"]
+        sure = not odd or not stream
         return Errand(path, body, len(ask.prompts[0]), self._replies(ask), sure)
 
     def _stops(self, path: str, body: dict[str, Any]) -> list[str]:

@@ -285,7 +285,7 @@ class Storm:
     async def _hangs(self, seat: Seat) -> None:
         """It says nothing for a while."""
         seat.engine.hang()
-        await asyncio.sleep(self._dice.uniform(0.5, 5))
+        await asyncio.sleep(self._dice.uniform(0.5, 7))
         seat.engine.go_on()
 
     async def _is_unavailable(self, seat: Seat) -> None:
@@ -294,7 +294,7 @@ class Storm:
 
     async def _is_slow(self, seat: Seat) -> None:
         """What is new takes long."""
-        await self._differs(seat, Script(before_headers_s=0.5, before_first_chunk_s=0.5, between_chunks_s=0.2))
+        await self._differs(seat, Script(before_headers_s=0.5, before_first_chunk_s=0.5, between_chunks_s=0.1))
 
     async def _differs(self, seat: Seat, script: Script) -> None:
         before, seat.engine.default = seat.engine.default, script

@@ -103,7 +103,7 @@ class StreamAnswer:
             if shown:
                 renamed = shown.replace(*self._usual_name)
                 self._exchange.write(self._rename(shown) if renamed is shown else renamed)
-            elif self._is_ended():
+            elif self._reading.is_over:
                 self._end(b"")
             return
         self._pass_on(data, done=done)
