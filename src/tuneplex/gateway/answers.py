@@ -105,9 +105,11 @@ class StreamAnswer:
             if shown:
                 renamed = shown.replace(*self._usual_name)
                 self._exchange.write(self._rename(shown) if renamed is shown else renamed)
+            elif self._reading.is_over:
+                self._end(b"")
             return
         self._pass_on(data, done=done)
-        self._plain = self._attempt.chunks > 0 and not self._framer.held
+        self._plain = self._attempt.chunks > 0 and not self._framer.held and not self._attempt.relay.may_stop
 
     def _pass_on(self, data: bytes, *, done: bool) -> None:
         attempt = self._attempt

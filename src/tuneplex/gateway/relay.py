@@ -105,6 +105,7 @@ class Relay:
         tries: Attempts since the last one that brought a token.
         tried: The endpoints that they went to.
         losses: Those of them at which engines may have ended.
+        may_stop: Its stream may end at a stop string that its engine does not see.
         over: `close` has been called.
         used: The tokens that it took; known once it is over.
     """
@@ -116,6 +117,7 @@ class Relay:
     hedge: Attempt | None = None
     tries = 0
     losses: tuple[Loss, ...] = ()
+    may_stop = False
     tried: frozenset[str] = frozenset()
     used: Usage | None = None
     answer: StreamAnswer | WholeAnswer | LongAnswer | None = None
@@ -162,6 +164,7 @@ class Relay:
         if self.journal is not None:
             self.asked.fields = self.journal.resume(seam)
             self.asked.route = Route.COMPLETIONS
+            self.may_stop = self.terms is not None and bool(self.terms.stop)
 
     @property
     def journal(self) -> Journal | None:

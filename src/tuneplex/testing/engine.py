@@ -21,7 +21,7 @@ from tuneplex.testing.routes import GENERATING, Options, Routes, respond
 from tuneplex.testing.scheduler import Scheduler
 from tuneplex.testing.script import Record, Script
 from tuneplex.testing.serving import Server
-from tuneplex.testing.stream import BrokenOff, misbehave
+from tuneplex.testing.stream import DEAD, BrokenOff, Core, misbehave
 from tuneplex.testing.tiers import Tiers
 from tuneplex.testing.tokens import Tokenizer
 from tuneplex.testing.wire import Exchange, Wire, bind
@@ -63,6 +63,7 @@ class FakeEngine:
         adapters: What is loaded.
         tokenizer: Turns ids into text and back.
         scheduler: What runs and what waits.
+        default: See there; it may be replaced at any time.
     """
 
     def __init__(
@@ -101,9 +102,10 @@ class FakeEngine:
         options = Options(
             model=model, root=root, api_key=api_key, max_model_len=max_model_len, lora=lora, tool_parser=tool_parser
         )
+        self._core = Core(self.die)
         self._routes = self._wired(options, tiers, plugin=plugin)
         self._host, self._port, self._uds, self._sock = host, port, uds, sock
-        self._default = default or Script()
+        self.default = default or Script()
         self._on_death = on_death
         self._scripts: dict[str | None, deque[Script]] = {}
         self._wire = Wire(self._handle, keep_alive_s=keep_alive_s)
@@ -116,7 +118,7 @@ class FakeEngine:
             adapters=self.adapters,
             tokenizer=self.tokenizer,
             meters=meters,
-            server=Server(self.tokenizer, self.scheduler, tiers, meters, self.die),
+            server=Server(self.tokenizer, self.scheduler, tiers, meters, self._core),
             plugin=Plugin(self.adapters, tiers, self.scheduler, meters) if plugin else None,
             records=self.requests,
         )
@@ -169,6 +171,28 @@ class FakeEngine:
             self._on_death()
         self._wire.die()
 
+    def lose_core(self) -> None:
+        """Nothing is generated any more, and the server still answers, with vLLM's words for that, until it dies."""
+        self._core.lost = True
+
+    def hang(self) -> None:
+        """Say nothing more, and still accept connections and requests."""
+        self._wire.awake.clear()
+
+    def go_on(self) -> None:
+        """Do what was not done while it hung."""
+        self._wire.awake.set()
+
+    def reset(self, chance: Callable[[], bool] = lambda: True) -> None:
+        """Reset the connections that have a request under way.
+
+        Args:
+            chance: Called for each of them: whether it is reset.
+        """
+        for connection in tuple(self._wire.connections):
+            if connection.busy and chance():
+                connection.reset()
+
     def reply(self, ids: list[int], *, model: str | None = None, room: int = 16, ignore_eos: bool = False) -> Reply:
         """What this engine answers to a prompt of these ids at temperature 0: the truth to compare with."""
         ask = Ask(model=model or self.model, prompts=[ids], room=room, ignore_eos=ignore_eos, greedy=True)
@@ -193,12 +217,19 @@ class FakeEngine:
         try:
             record.script = self._script_for(exchange)
             if not await misbehave(exchange, record, record.script, self.die):
+                self._check_core(exchange)
                 await self._routes(exchange, record)
         except Refusal as refusal:
             respond(exchange, record, refusal.status, refusal.body)
         except BrokenOff:
             if exchange.gone.is_set():
                 record.note_left()
+
+    def _check_core(self, exchange: Exchange) -> None:
+        if self._core.lost and exchange.path in GENERATING:
+            raise Refusal(DEAD, status=500, kind="InternalServerError")
+        if self._core.lost and exchange.path == "/health":
+            raise Refusal(DEAD, status=503, kind="ServiceUnavailableError")
 
     def _script_for(self, exchange: Exchange) -> Script:
         for path in (exchange.path, None):
@@ -207,7 +238,7 @@ class FakeEngine:
                 return scripts.popleft()
         asked = _asked_for(exchange)
         if asked is None:
-            return self._default
+            return self.default
         try:
             return Script.parse(asked)
         except ValueError as error:

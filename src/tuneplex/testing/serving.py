@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
 from tuneplex.testing.answers import Answer
 from tuneplex.testing.generation import Reply, Step, steps
 from tuneplex.testing.metrics import Meters
-from tuneplex.testing.protocol import Ask
+from tuneplex.testing.protocol import Ask, Refusal
 from tuneplex.testing.scheduler import Scheduler, Seat
 from tuneplex.testing.script import Record
-from tuneplex.testing.stream import Stream
+from tuneplex.testing.stream import DEAD, Core, Stream
 from tuneplex.testing.tiers import Adapter, Tiers
 from tuneplex.testing.tokens import Tokenizer
 from tuneplex.testing.wire import Exchange
@@ -30,17 +30,15 @@ class Server:
         scheduler: Says who may run.
         tiers: Bring adapters into slots.
         meters: Count what happens.
-        die: Kills the engine.
+        core: Of the engine.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, scheduler: Scheduler, tiers: Tiers, meters: Meters, die: Callable[[], None]
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, scheduler: Scheduler, tiers: Tiers, meters: Meters, core: Core) -> None:
         self._tokenizer = tokenizer
         self._scheduler = scheduler
         self._tiers = tiers
         self._meters = meters
-        self._die = die
+        self._core = core
 
     async def serve(
         self,
@@ -64,7 +62,7 @@ class Server:
         """
         record.model, record.prompt_ids = ask.model, ask.prompts[0]
         run = _Run(self._tokenizer, ask, record, self._meters, adapter.weights if adapter else "")
-        stream = Stream(exchange, record, record.script, self._die) if ask.stream else None
+        stream = Stream(exchange, record, record.script, self._core) if ask.stream else None
         if stream is not None:
             stream.start()
         try:
@@ -103,6 +101,8 @@ class Server:
         for _ in run.steps():
             seat.tokens += 1
             await asyncio.sleep(script.between_chunks_s)
+            if self._core.lost:
+                raise Refusal(DEAD, status=500, kind="InternalServerError")
         body = msgspec.json.encode(answer.whole(run.replies))
         record.status = 200
         exchange.start(200, [("content-type", "application/json")], length=len(body))

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from tuneplex.testing.script import Record, Script
 from tuneplex.testing.wire import Exchange
 
-__all__ = ["BrokenOff", "Stream", "misbehave"]
+__all__ = ["DEAD", "BrokenOff", "Core", "Stream", "misbehave"]
+
+# vLLM's `EngineDeadError`.
+DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
 _ERROR = b'{"error": {"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500}}'
 _SSE = [("content-type", "text/event-stream; charset=utf-8")]
@@ -17,6 +20,22 @@ _PHRASES = {400: "BadRequestError", 404: "NotFoundError", 429: "TooManyRequests"
 
 class BrokenOff(Exception):
     """The response ended as its script wanted, not as HTTP wants."""
+
+
+class Core:
+    """The part of an engine that all its requests hang on.
+
+    Args:
+        die: Ends the whole engine.
+
+    Attributes:
+        die: See there.
+        lost: It has run out of memory, say: nothing is generated any more.
+    """
+
+    def __init__(self, die: Callable[[], None]) -> None:
+        self.die = die
+        self.lost = False
 
 
 async def misbehave(exchange: Exchange, record: Record, script: Script, die: Callable[[], None]) -> bool:
@@ -76,14 +95,14 @@ class Stream:
         exchange: Where it goes.
         record: Remembers what went out, and when.
         script: How to misbehave.
-        die: Kills the engine.
+        core: Of the engine.
     """
 
-    def __init__(self, exchange: Exchange, record: Record, script: Script, die: Callable[[], None]) -> None:
+    def __init__(self, exchange: Exchange, record: Record, script: Script, core: Core) -> None:
         self._exchange = exchange
         self._record = record
         self._script = script
-        self._die = die
+        self._core = core
         self._count = 0
         self._held = b""
 
@@ -98,6 +117,8 @@ class Stream:
         await _pause(self._script.between_chunks_s if self._count else self._script.before_first_chunk_s)
         if self._script.lockstep:
             await self._record.released()
+        if self._core.lost:
+            await self._fail(DEAD)
         await self._hold(data)
         self._count += 1
         if self._count % self._script.join == 0:
@@ -132,13 +153,15 @@ class Stream:
             self._exchange.close()
             raise BrokenOff
         if count == script.die_after_chunks:
-            self._die()
+            self._core.die()
             raise BrokenOff
         if count == script.error_after_chunks:
-            await self._fail()
+            await self._fail("Internal server error")
 
-    async def _fail(self) -> None:
-        error = _ERROR if self._script.body is None else self._script.body.encode()
+    async def _fail(self, words: str) -> None:
+        error = b'{"error": {"message": "%b", "type": "InternalServerError", "param": null, "code": 500}}' % words.encode()
+        if self._script.body is not None:
+            error = self._script.body.encode()
         self._held += b"data: %b\n\ndata: [DONE]\n\n" % error
         await self._flush()
         self._exchange.finish()

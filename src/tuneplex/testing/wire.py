@@ -73,8 +73,8 @@ class Exchange:
             self._connection.transport.write(data)
 
     async def drain(self) -> None:
-        """Wait while the client is slow to read."""
-        await self._connection.writable.wait()
+        """Wait while the client is slow to read, or the server hangs."""
+        await self._connection.ready()
 
     def close(self) -> None:
         """End the connection in an orderly way, whatever the HTTP body was."""
@@ -178,6 +178,7 @@ class Connection(asyncio.Protocol):
         while self._queue:
             exchange = self._queue.pop(0)
             try:
+                await self._wire.awake.wait()
                 await self._wire.handler(exchange)
             except BaseException:
                 self.transport.abort()
@@ -196,6 +197,16 @@ class Connection(asyncio.Protocol):
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return self._task is not None
+
+    async def ready(self) -> None:
+        """Wait while the client is slow to read, or the server hangs."""
+        await self.writable.wait()
+        await self._wire.awake.wait()
 
     def reset(self) -> None:
         """Break off without a proper end."""
@@ -233,12 +244,20 @@ class Wire:
     Args:
         handler: Answers each request.
         keep_alive_s: How long a connection may stay idle.
+
+    Attributes:
+        handler: See there.
+        keep_alive_s: See there.
+        connections: Those that are open.
+        awake: Not set while the server hangs: connections are accepted, and nothing is said on any.
     """
 
     def __init__(self, handler: Handler, *, keep_alive_s: float) -> None:
         self.handler = handler
         self.keep_alive_s = keep_alive_s
         self.connections: set[Connection] = set()
+        self.awake = asyncio.Event()
+        self.awake.set()
         self._server: asyncio.Server | None = None
 
     async def listen(self, sock: socket.socket) -> None:

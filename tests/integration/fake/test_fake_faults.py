@@ -110,6 +110,48 @@ async def test_death_takes_everything_along(client: httpx2.AsyncClient, engine: 
         await read(client)
 
 
+async def test_an_engine_without_its_core(client: httpx2.AsyncClient, engine: FakeEngine) -> None:
+    """Streams under way and new requests are told so in vLLM's words, and the server is not well any more."""
+    engine.script(Script(between_chunks_s=0.01))
+    reading = asyncio.create_task(read(client))
+    record = await engine.arrived()
+    await record.sent_pieces(3)
+    engine.lose_core()
+    told = b"".join(await reading)
+    assert b"EngineCore encountered an issue" in told
+    assert record.finish_reasons == {}
+    refused = await client.post(CHAT, json=body())
+    assert (refused.status_code, "EngineCore encountered an issue" in refused.text) == (500, True)
+    assert (await client.get("/health")).status_code == 503
+
+
+async def test_an_engine_that_hangs(client: httpx2.AsyncClient, engine: FakeEngine) -> None:
+    """Nothing is said on any connection while it hangs, and all of it afterwards."""
+    engine.script(Script(between_chunks_s=0.01))
+    reading = asyncio.create_task(read(client))
+    record = await engine.arrived()
+    await record.sent_pieces(3)
+    engine.hang()
+    asking = asyncio.create_task(client.get("/health"))
+    await asyncio.sleep(0.1)
+    sent = record.sent_bytes
+    await asyncio.sleep(0.1)
+    assert (record.sent_bytes, asking.done(), reading.done()) == (sent, False, False)
+    engine.go_on()
+    assert (await asking).status_code == 200
+    assert (await reading)[-1].endswith(b"data: [DONE]\n\n")
+
+
+async def test_connections_are_reset_by_chance(client: httpx2.AsyncClient, engine: FakeEngine) -> None:
+    """Those that are chosen break off, the others go on."""
+    engine.script(*[Script(between_chunks_s=0.02)] * 2)
+    readings = [asyncio.create_task(read(client)) for _ in range(2)]
+    await engine.arrived(2)
+    engine.reset(iter((True, False)).__next__)
+    ends = await asyncio.gather(*readings, return_exceptions=True)
+    assert sum(isinstance(end, httpx2.ReadError) for end in ends) == 1
+
+
 async def test_silence_lasts_until_the_client_leaves(client: httpx2.AsyncClient, engine: FakeEngine) -> None:
     """A silent engine notices that its client has left, and remembers when."""
     engine.script(Script(silent_before_headers=True), Script(silent_after_chunks=2))

@@ -220,6 +220,23 @@ async def test_a_stream_goes_on_elsewhere(front: Front, engines: list[FakeEngine
     assert not front.gateway.ledger.outstanding
 
 
+async def test_a_stream_ends_at_a_stop_string_across_the_seam(front: Front, engines: list[FakeEngine]) -> None:
+    """At once, though its engine goes on, as it does not see the string."""
+    whole_reply = await truth(front, stream=True, max_tokens=30, ignore_eos=True)
+    chunks = [json.loads(event) for event in whole_reply.events[:-1]]
+    texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    at = next(at for at in range(3, 20) if min(map(len, texts[at - 1 : at + 3])) > 2)
+    stop = texts[at - 1][-2:] + "".join(texts[at : at + 2]) + texts[at + 2][:2]
+    engines[0].script(Script(reset_after_chunks=at))
+    engines[1].script(Script(silent_after_chunks=5))
+    reply = await front.chat(stream=True, max_tokens=30, ignore_eos=True, stop=stop)
+    assert whole(reply)
+    assert reply.text == "".join(texts)[: "".join(texts).index(stop)]
+    assert reply.events.count("[DONE]") == 1
+    await asyncio.wait_for(engines[1].requests[0].left.wait(), 5)
+    assert front.outcomes() == {"complete": 2}
+
+
 async def test_a_stream_moves_several_times(engines: list[FakeEngine], tokenizer: str) -> None:
     """As often as it has to, as long as it gets further in between."""
     async with fronting(engines, tokenizer, tries=2) as front:

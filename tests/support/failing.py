@@ -1,0 +1,302 @@
+"""Four replicas that fail at random, and a stand-in for control that notices it a little late."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from tests.support.front import VERSIONS
+from tuneplex.gateway import Gateway
+from tuneplex.testing import FakeEngine, Record, Script
+from tuneplex.types import FleetView, Replica, ReplicaState
+
+__all__ = ["Chronicle", "Fleet", "Storm"]
+
+_GENERATING = "completions"
+_APART_S = 1.5  # between two deaths, so that a request that dies twice without a token in between is rare
+_RECOVERY_S = 1.5  # until the breaker of a replica that came back has closed
+_NEAR = 3  # tokens that an engine may have sent just before it died, and that nobody could read any more
+_DEADLY = frozenset({"dies", "loses its core"})
+_WEIGHTS = (4, 3, 2, 2, 2)
+_SHOTS = (
+    Script(reset_before_headers=True),
+    Script(silent_before_headers=True),
+    Script(raw="SSH-2.0-OpenSSH_9.2\r\n"),
+    Script(raw="HTTP/1.1 429 x\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\n{}"),
+    Script(status=503),
+    Script(reset_after_chunks=2, between_chunks_s=0.05),
+    Script(close_after_chunks=3, between_chunks_s=0.05),
+    Script(silent_after_chunks=4, between_chunks_s=0.05),
+    Script(drop_done=True, between_chunks_s=0.05),
+)
+
+
+class Chronicle:
+    """Which requests were under way at which deaths.
+
+    Attributes:
+        deaths: By id, for each death: how many tokens the request had then, its prompt among them; 0 if it was refused
+            by an engine that was about to end.
+    """
+
+    def __init__(self) -> None:
+        self.deaths: defaultdict[str, list[int]] = defaultdict(list)
+
+    def died(self, engine: FakeEngine, since: float = 0.0) -> None:
+        """An engine ends now, with all that is under way; or it has lost its core then, with all that came since."""
+        for record in engine.requests:
+            concerned = record.received_at >= since if since else not record.ended.is_set()
+            if _GENERATING in record.path and concerned:
+                name = record.headers["x-request-id"].rpartition("-")[0]
+                self.deaths[name].append(len(record.prompt_ids) + sum(map(len, record.reply_ids)))
+
+    def may_be_deadly(self, name: str) -> bool:
+        """Whether two engines in a row have ended with this request under way and no new token of it in between."""
+        tokens = self.deaths[name]
+        return any(later - earlier <= _NEAR for earlier, later in zip(tokens, tokens[1:], strict=False))
+
+
+class Seat:
+    """One replica.
+
+    Attributes:
+        name: Its name.
+        engine: Its engine, the last one while there is none.
+        known: What control says of it.
+        well_from: From when on it is well; infinite while it is in trouble.
+    """
+
+    def __init__(
+        self, name: str, known: Callable[[str, str, ReplicaState], Replica], pace_s: Callable[[], float]
+    ) -> None:
+        self.name = name
+        self.well_from = 0.0
+        self._known = known
+        self._pace_s = pace_s
+        self.engine = self._new(0)
+        self.known = known(name, "", ReplicaState.STARTING)
+
+    def _new(self, port: int) -> FakeEngine:
+        pace_s = self._pace_s()
+        script = Script(between_chunks_s=pace_s, before_first_chunk_s=pace_s)
+        return FakeEngine("base", adapters=VERSIONS.values(), port=port, default=script)
+
+    async def start(self, *, again: bool = False) -> None:
+        """Start an engine, `again` at the same address."""
+        self.engine = self._new(int(self.engine.url.rpartition(":")[2]) if again else 0)
+        await self.engine.__aenter__()
+
+    async def stop(self) -> None:
+        """End the engine."""
+        await self.engine.__aexit__(None, None, None)
+
+    def say(self, state: ReplicaState) -> None:
+        """What control knows from now on."""
+        self.known = self._known(self.name, self.engine.endpoint if state is ReplicaState.READY else "", state)
+
+
+class Fleet:
+    """The replicas, and control's view of them.
+
+    Args:
+        view: Without replicas.
+        dice: Decides what is random.
+        pace_s: Between two tokens, at least and at most.
+        concurrent: Requests that each replica takes.
+    """
+
+    def __init__(self, view: FleetView, dice: random.Random, pace_s: tuple[float, float], concurrent: int) -> None:
+        self._whole = view
+        self._concurrent = concurrent
+        self._gateway: Gateway | None = None
+        self._generation = view.generation
+        self.seats = [Seat(f"r{number}", self._replica, lambda: dice.uniform(*pace_s)) for number in range(4)]
+
+    def _replica(self, name: str, endpoint: str, state: ReplicaState) -> Replica:
+        versions = {model.version: model.version for model in self._whole.models.values()}
+        ready = state is ReplicaState.READY
+        return Replica(
+            name,
+            "default",
+            "vllm",
+            endpoint,
+            state=state,
+            serves=versions if ready else {},
+            concurrent=self._concurrent,
+            context=8192,
+            awaited=frozenset() if ready else frozenset(versions),
+        )
+
+    async def start(self) -> FleetView:
+        """Start all of them; the view of that."""
+        for seat in self.seats:
+            await seat.start()
+            seat.say(ReplicaState.READY)
+        return self.view()
+
+    async def stop(self) -> None:
+        """End all of them."""
+        for seat in self.seats:
+            await seat.stop()
+
+    def tell(self, gateway: Gateway) -> None:
+        """Tell this gateway of changes."""
+        self._gateway = gateway
+
+    def view(self) -> FleetView:
+        """What control knows."""
+        self._generation += 1
+        replicas = tuple(seat.known for seat in self.seats)
+        return msgspec.structs.replace(self._whole, generation=self._generation, replicas=replicas)
+
+    def say(self, seat: Seat, state: ReplicaState) -> None:
+        """Control notices something."""
+        seat.say(state)
+        if self._gateway is not None:
+            self._gateway.update(self.view())
+
+    def forget(self) -> None:
+        """Let engines forget what they are done with."""
+        for seat in self.seats:
+            seat.engine.requests[:] = [one for one in seat.engine.requests if not one.ended.is_set() or _is_new(one)]
+
+
+def _is_new(record: Record) -> bool:
+    return time.perf_counter() - record.received_at < 5  # may still be asked for
+
+
+class Storm:
+    """All that happens to the replicas, by chance; the same chances for the same seed.
+
+    At least one replica is well at any time, but when all die at once, and then control brings all of them back.
+
+    Attributes:
+        happened: How often what happened.
+        chronicle: Who was under way when engines ended.
+    """
+
+    def __init__(self, fleet: Fleet, dice: random.Random) -> None:
+        self.happened: Counter[str] = Counter()
+        self.chronicle = Chronicle()
+        self._fleet = fleet
+        self._dice = dice
+        self._died_at = self._dark_at = time.monotonic()
+        self._faults: dict[str, Callable[[Seat], Awaitable[None]]] = {
+            "dies": self._dies,
+            "loses its core": self._loses_core,
+            "hangs": self._hangs,
+            "is unavailable": self._is_unavailable,
+            "is slow": self._is_slow,
+        }
+
+    async def run(self, until: float) -> None:
+        """Rage until then, on the clock of `time.monotonic`, and let everything come back."""
+        async with asyncio.TaskGroup() as group:
+            while time.monotonic() < until:
+                await asyncio.sleep(self._dice.uniform(0.05, 0.6))
+                self._fleet.forget()
+                self._happen(group)
+
+    def _happen(self, group: asyncio.TaskGroup) -> None:
+        now, dice = time.monotonic(), self._dice
+        well = [seat for seat in self._fleet.seats if seat.well_from <= now]
+        if dice.random() < 0.4:
+            self._small(dice.choice(self._fleet.seats))
+        elif len(well) == len(self._fleet.seats) and now - self._dark_at > 15 and self._may_die(now):
+            self._dark_at = now
+            self.happened["all die"] += 1
+            for seat in well:
+                group.create_task(self._in_trouble(seat, self._comes_back))
+        elif len(well) > 1:
+            name = dice.choices(list(self._faults), _WEIGHTS)[0]
+            if name not in _DEADLY or self._may_die(now):
+                self.happened[name] += 1
+                group.create_task(self._in_trouble(dice.choice(well), self._faults[name]))
+
+    def _may_die(self, now: float) -> bool:
+        if now - self._died_at < _APART_S:
+            return False
+        self._died_at = now
+        return True
+
+    async def _in_trouble(self, seat: Seat, fault: Callable[[Seat], Awaitable[None]]) -> None:
+        seat.well_from = float("inf")
+        await fault(seat)
+        seat.well_from = time.monotonic() + _RECOVERY_S
+
+    # --- small ones
+
+    def _small(self, seat: Seat) -> None:
+        """Something goes wrong with single requests."""
+        dice = self._dice
+        if dice.random() < 0.5:
+            seat.engine.reset(lambda: dice.random() < 0.1)
+            self.happened["resets"] += 1
+        else:
+            seat.engine.script(*dice.choices(_SHOTS, k=dice.randrange(1, 4)))
+            self.happened["shots"] += 1
+
+    # --- large ones
+
+    async def _dies(self, seat: Seat) -> None:
+        """Its process is killed."""
+        if self._dice.random() < 0.7:
+            await self._comes_back(seat)
+        else:
+            await self._comes_back_unnoticed(seat)
+
+    async def _comes_back(self, seat: Seat, since: float = 0.0) -> None:
+        """Control notices that it has died, starts another one, and notices that."""
+        await self._die(seat, since)
+        await self._notice()
+        self._fleet.say(seat, ReplicaState.STARTING)
+        await asyncio.sleep(self._dice.uniform(0.1, 2))
+        await seat.start(again=self._dice.random() < 0.5)
+        await self._notice()
+        self._fleet.say(seat, ReplicaState.READY)
+
+    async def _comes_back_unnoticed(self, seat: Seat) -> None:
+        """As an engine that somebody else starts: it is back where it was before control has seen anything."""
+        await self._die(seat)
+        await asyncio.sleep(self._dice.uniform(0.2, 3))
+        await seat.start(again=True)
+
+    async def _die(self, seat: Seat, since: float = 0.0) -> None:
+        self.chronicle.died(seat.engine, since)
+        seat.engine.die()
+        await seat.stop()
+
+    async def _notice(self) -> None:
+        await asyncio.sleep(self._dice.uniform(0.1, 1))
+
+    async def _loses_core(self, seat: Seat) -> None:
+        """It runs out of memory, and says so until its process ends."""
+        since = time.perf_counter()
+        self.chronicle.died(seat.engine)
+        seat.engine.lose_core()
+        await asyncio.sleep(self._dice.uniform(0.1, 0.6))
+        await self._comes_back(seat, since)
+
+    async def _hangs(self, seat: Seat) -> None:
+        """It says nothing for a while."""
+        seat.engine.hang()
+        await asyncio.sleep(self._dice.uniform(0.5, 7))
+        seat.engine.go_on()
+
+    async def _is_unavailable(self, seat: Seat) -> None:
+        """It refuses what is new."""
+        await self._differs(seat, Script(status=503))
+
+    async def _is_slow(self, seat: Seat) -> None:
+        """What is new takes long."""
+        await self._differs(seat, Script(before_headers_s=0.5, before_first_chunk_s=0.5, between_chunks_s=0.1))
+
+    async def _differs(self, seat: Seat, script: Script) -> None:
+        before, seat.engine.default = seat.engine.default, script
+        await asyncio.sleep(self._dice.uniform(0.5, 3))
+        seat.engine.default = before
