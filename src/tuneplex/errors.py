@@ -21,7 +21,9 @@
         ├─ NotFound            404
         ├─ MethodNotAllowed    405
         ├─ RequestTimeout      408  the request did not arrive in time
+        ├─ Conflict            409  what was asked cannot be done any more
         ├─ TooLarge            413
+        ├─ Unprocessable       422  the request contradicts an earlier one
         ├─ RateLimited         429  a limit of the tenant, the key or the model is reached
         ├─ HeadTooLarge        431
         ├─ EngineRefused       the engine's own refusal, with its status
@@ -39,6 +41,7 @@ import msgspec
 __all__ = [
     "ApiError",
     "BadRequest",
+    "Conflict",
     "DeadlineExceeded",
     "EngineError",
     "EngineRefused",
@@ -62,6 +65,7 @@ __all__ = [
     "TuneplexError",
     "Unauthorized",
     "Unavailable",
+    "Unprocessable",
     "UpstreamError",
     "UpstreamTimeout",
     "UserError",
@@ -220,10 +224,24 @@ class RequestTimeout(ApiError):
     kind = "invalid_request_error"
 
 
+class Conflict(ApiError):
+    """What was asked cannot be done any more, however often it is tried."""
+
+    status = 409
+    kind = "invalid_request_error"
+
+
 class TooLarge(ApiError):
     """The body is over the gateway's limit."""
 
     status = 413
+    kind = "invalid_request_error"
+
+
+class Unprocessable(ApiError):
+    """The request contradicts an earlier one."""
+
+    status = 422
     kind = "invalid_request_error"
 
 

@@ -88,6 +88,12 @@ CATALOGUE: dict[str, Family] = {
         Family("tuneplex_migrations_total", "Streams that went on at another replica.", ("model", "reason")),
         Family("tuneplex_quarantined_total", "Requests at which engines ended one after another.", ("model",)),
         Family("tuneplex_breaker_opened_total", "How often a replica was given no more requests.", ("replica",)),
+        Family(
+            "tuneplex_replayed_total",
+            "Requests with an idempotency key that got the reply to an earlier one.",
+            ("source",),
+        ),
+        Family("tuneplex_unkept_total", "Replies to requests with an idempotency key that were not kept.", ("reason",)),
     )
 }
 

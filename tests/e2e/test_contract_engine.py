@@ -5,6 +5,7 @@ Both come in two kinds: without the plugin, and with it.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -18,13 +19,21 @@ import httpx2
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tokenizers import Tokenizer
 
 from tests.support.background import background
 from tests.support.contract import CASES, CHAT, PLUGIN_CASES, PREFIX, Case, answer, prepare, recorded, write_adapters
+from tests.support.moves import DONE, Heard, raw
 from tests.support.real_engine import RealEngine
+from tuneplex.engines.continuing import asking_ids, continuable
+from tuneplex.engines.journal import Journal
+from tuneplex.engines.meters import ShownUsage, split_events
 from tuneplex.engines.server import EngineModel
 from tuneplex.engines.vllm.driver import read_metrics
+from tuneplex.engines.wire import with_fields
 from tuneplex.testing import FakeEngine, Script
+from tuneplex.testing import Tokenizer as FakeTokenizer
+from tuneplex.types import Route
 
 PATIENCE_S = 20.0
 CONFIGURATION = "vllm:cache_config_info"
@@ -50,6 +59,23 @@ SERIES = {
 }
 
 
+_EMOJI = "Emoji: 🌙🚀🙂🌍 世界 Übung 🌙🚀🙂🌍 世界 Übung 🌙🚀"
+STREAMED = {
+    Route.CHAT: {"messages": [{"role": "user", "content": _EMOJI}], "temperature": 0, "max_tokens": 24},
+    Route.COMPLETIONS: {"prompt": _EMOJI, "temperature": 0, "max_tokens": 24},
+}
+STREAMS: list[dict[str, Any]] = [
+    {},
+    {"stream_options": {"include_usage": True}},
+    {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    {"stop": ["?!?!?!", "zz"]},
+    {"return_token_ids": True, "ignore_eos": True},
+    {"min_tokens": 20, "repetition_penalty": 1.2, "stop_token_ids": [300]},
+    {"max_tokens": 2},
+]
+SAME = ("text", "roles", "ids", "finish", "usage")
+
+
 class Listed(msgspec.Struct):
     """An engine's list of models, as the control reads it."""
 
@@ -58,10 +84,11 @@ class Listed(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Peer:
-    """One of the two engines, and where its adapters lie."""
+    """One of the two engines, where its adapters lie, and what makes text of its tokens."""
 
     client: httpx2.Client
     adapters: Path
+    tokenizer: Tokenizer
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a series' values."""
@@ -96,6 +123,14 @@ class Peer:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
+    def events(self, route: Route, fields: dict[str, msgspec.Raw]) -> list[bytes]:
+        """A whole stream, event by event."""
+        headers = {"content-type": "application/json"}
+        path = f"/v1/{route.value}"
+        reply = self.client.post(path, content=with_fields(fields, model="base"), headers=headers)
+        assert reply.status_code == 200, reply.text
+        return split_events(reply.content)
+
     def long_stream(self, model: str) -> AbstractContextManager[httpx2.Response]:
         """A stream that would go on for long."""
         messages = [{"role": "user", "content": "Tell me a long story."}]
@@ -109,7 +144,7 @@ def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "real":
         engine: RealEngine = request.getfixturevalue("real_engine")
         with engine.client() as client:
-            yield Peer(client, engine.adapters)
+            yield Peer(client, engine.adapters, _tokenizer(engine))
         return
     slow = Script(between_chunks_s=0.002)
     fake = FakeEngine(
@@ -118,7 +153,7 @@ def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with background(fake), httpx2.Client(base_url=fake.url, headers={"authorization": "Bearer k"}) as client:
         adapters = tmp_path_factory.mktemp("adapters")
         prepare(client, adapters)
-        yield Peer(client, adapters)
+        yield Peer(client, adapters, _tokenizer(None))
 
 
 @pytest.fixture(scope="module", params=["fake", pytest.param("real", marks=pytest.mark.engine)])
@@ -129,14 +164,22 @@ def plugin_peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     if request.param == "real":
         engine: RealEngine = request.getfixturevalue("plugin_engine")
         with engine.client() as client:
-            yield Peer(client, adapters)
+            yield Peer(client, adapters, _tokenizer(engine))
         return
     slow = Script(between_chunks_s=0.002)
     fake = FakeEngine(
         api_key="k", tool_parser=True, default=slow, max_loras=3, max_cpu_loras=6, max_lora_rank=128, max_model_len=1024
     )
     with background(fake), httpx2.Client(base_url=fake.url, headers={"authorization": "Bearer k"}) as client:
-        yield Peer(client, adapters)
+        yield Peer(client, adapters, _tokenizer(None))
+
+
+def _tokenizer(engine: RealEngine | None) -> Tokenizer:
+    return (
+        Tokenizer.from_str(FakeTokenizer().as_json())
+        if engine is None
+        else Tokenizer.from_file(str(engine.root / "tokenizer.json"))
+    )
 
 
 @pytest.fixture
@@ -260,6 +303,69 @@ def test_ids_and_text_agree(peer: Peer) -> None:
     ids = choice["prompt_token_ids"] + choice["token_ids"]
     again = peer.client.post("/v1/completions", json={"prompt": ids, "max_tokens": 1, "ignore_eos": True}).json()
     assert again["usage"]["prompt_tokens"] == len(ids)
+
+
+@pytest.mark.parametrize("route", [Route.CHAT, Route.COMPLETIONS])
+@pytest.mark.parametrize("more", STREAMS, ids=str)
+def test_token_ids_can_be_taken_out_without_a_trace(peer: Peer, route: Route, more: dict[str, Any]) -> None:
+    """A stream that was asked for its ids has the events, byte for byte, of one that was not, once they are out."""
+    fields = raw(**{**STREAMED[route], **more})
+    terms = continuable(route, fields)
+    assert terms is not None
+    journal = Journal(terms, ShownUsage(), context=1024)
+    plain, told = (peer.events(route, wanted) for wanted in (fields, asking_ids(fields)))
+    assert told != plain or "return_token_ids" in more
+    assert alike([journal.one(event) for event in told]) == alike(plain)
+    assert journal.tokens == journal.used().completion
+
+
+@pytest.mark.parametrize("route", [Route.CHAT, Route.COMPLETIONS])
+@pytest.mark.parametrize("more", STREAMS, ids=str)
+def test_a_stream_goes_on_from_its_tokens(plugin_peer: Peer, route: Route, more: dict[str, Any]) -> None:
+    """Cut twice and continued as a completion of its tokens, a greedy stream in float32 is the same to a client."""
+    assert_moves(plugin_peer, route, raw(**{**STREAMED[route], **more}))
+
+
+@pytest.mark.parametrize("route", [Route.CHAT, Route.COMPLETIONS])
+@pytest.mark.parametrize("include", [False, True])
+def test_stop_strings_are_found_across_seams(plugin_peer: Peer, route: Route, include: bool) -> None:  # noqa: FBT001 - parametrized
+    """Wherever a stream is cut, it ends at its stop string, also where that lies across the seam."""
+    plain = raw(**STREAMED[route], ignore_eos=True)
+    text = Heard(plugin_peer.events(route, plain)).summary()["text"]
+    stops = [text[len(text) // 2 :][:10], "never said at all"]
+    assert_moves(plugin_peer, route, {**plain, **raw(stop=stops, include_stop_str_in_output=include)}, every=1)
+
+
+def assert_moves(peer: Peer, route: Route, fields: dict[str, msgspec.Raw], *, every: int = 4) -> None:
+    """A stream that is cut, after any so many events, and continued, and cut and continued again, is as it was."""
+    terms = continuable(route, fields)
+    assert terms is not None
+    told = peer.events(route, asking_ids(fields))
+    whole = Heard(peer.events(route, fields)).summary()
+    seams = []
+    for cut in range(1, len(told) - 1, every):
+        journal = Journal(terms, ShownUsage(), context=1024)
+        got = [journal.one(event) for event in told[:cut]]
+        for length in (2, None):
+            if (seam := journal.seam(peer.tokenizer)) is not None:
+                got += map(journal.one, peer.events(Route.COMPLETIONS, journal.resume(seam))[:length])
+                seams.append(seam)
+        if not journal.continuable_now:  # a client that wants ids has no seam in a character
+            found = Heard([*got, journal.closing()]).summary()
+            assert found["envelopes"] == Heard([told[0], DONE]).summary()["envelopes"]
+            assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
+    assert seams
+
+
+def alike(events: list[bytes]) -> tuple[str, set[bytes]]:
+    """The text of a stream, and its events without what differs from reply to reply, or by how busy the engine is."""
+    whole = b"".join(events)
+    texts = re.findall(rb'"(?:content|text)":("(?:[^"\\]|\\.)*")', whole)
+    text = "".join(map(json.loads, texts))
+    bare = re.sub(
+        rb'"(id|created|content|text|completion_tokens|total_tokens)":("(?:[^"\\]|\\.)*"|\d+)', rb'"\1":0', whole
+    )
+    return text, set(re.sub(rb'"token_ids":\[[\d,]*\]', b'"token_ids":[]', bare).split(b"\n\n"))
 
 
 def test_greedy_replies_repeat_and_adapters_differ(peer: Peer) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
-from tuneplex.gateway import AdminCall, AdminReply, ConnectionLimits, Gateway, serve
+from tuneplex.gateway import AdminCall, AdminReply, ConnectionLimits, Gateway, Replies, serve
 from tuneplex.identity import Access
 from tuneplex.testing import FakeEngine, Script
 from tuneplex.types import FleetView, GatewaySettings, Model, Replica
@@ -225,13 +225,14 @@ async def open_front(
     *,
     admin: Callable[[AdminCall], Awaitable[AdminReply]] | None = None,
     metrics: Callable[[], Awaitable[bytes]] | None = None,
+    replies: Replies | None = None,
     tls_cert: str | None = None,
     tls_key: str | None = None,
     limits: ConnectionLimits | None = None,
     drain_s: int = 1,
 ) -> AsyncIterator[Front]:
     """Serve `view` on a free port; without `access` there are no keys and nobody needs one."""
-    gateway = Gateway(0, view, access or Access(), metrics_source=metrics, admin=admin)
+    gateway = Gateway(0, view, access or Access(), metrics_source=metrics, admin=admin, replies=replies)
     stop = asyncio.Event()
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]

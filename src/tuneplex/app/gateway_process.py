@@ -28,7 +28,7 @@ from tuneplex.app.control_client import ControlClient
 from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
 from tuneplex.feed import Subscriber
-from tuneplex.gateway import Gateway, serve
+from tuneplex.gateway import Gateway, Replies, serve
 from tuneplex.identity import Access
 from tuneplex.types import FleetView, Leases
 
@@ -64,7 +64,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 async def _run(options: argparse.Namespace, state: StateDir) -> None:
     async with ControlClient(state.admin_socket) as control:
-        gateway = Gateway(options.index, metrics_source=control.metrics, admin=control.admin)
+        replies = Replies(state.replies, str(state.replies_socket(options.index)))
+        gateway = Gateway(options.index, metrics_source=control.metrics, admin=control.admin, replies=replies)
         viewed, admitted, leased = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         def take_view(view: FleetView) -> None:
@@ -88,7 +89,7 @@ async def _run(options: argparse.Namespace, state: StateDir) -> None:
             on_lost=gateway.control_lost,
             report=gateway.report,
         )
-        async with asyncio.TaskGroup() as group:
+        async with gateway.idempotency.listening(), asyncio.TaskGroup() as group:
             feeding = group.create_task(subscriber.run())
             await _serve(options, gateway, (viewed, admitted), leased)
             feeding.cancel()

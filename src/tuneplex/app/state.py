@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -53,6 +54,7 @@ class StateDir:
     `logs/`                      one log for each process
     `store.db`                   tenants and keys, unless the fleet file names a database
     `access.snapshot`            what gateways last knew of them, for starts while the database is down
+    `replies/`                   what is kept of replies to requests with an `Idempotency-Key`
     `run`                        link to a short directory under /tmp that holds the sockets
     ============================ =============================================================
 
@@ -88,6 +90,15 @@ class StateDir:
     def access_file(self) -> Path:
         """The snapshot of tenants and keys that control starts from while the store is down."""
         return self.path / "access.snapshot"
+
+    @property
+    def replies(self) -> Path:
+        """Where the gateways keep replies for requests that are sent again."""
+        return self.path / "replies"
+
+    def replies_socket(self, index: int) -> Path:
+        """Where a gateway process shows others the replies that it is recording; another one for each process."""
+        return self.run_directory / f"gateway-{index}-{os.getpid()}-{secrets.token_hex(4)}.sock"
 
     def store_url(self, spec: FleetSpec) -> str:
         """Where the fleet's store is, as `records.Store` takes it."""

@@ -6,7 +6,6 @@ and those that were translated from another's.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 import msgspec
@@ -17,7 +16,7 @@ __all__ = ["CHAT", "COMPLETION", "DONE", "OPENS", "Chunk", "Form", "Writer", "en
 
 DONE = b"data: [DONE]\n\n"
 OPENS = b'"choices":['
-_IDS = re.compile(rb'("(?:prompt_)?token_ids":)\[[0-9,]*\]')
+_IDS = b'token_ids":['
 _COUNTS = ("prompt_tokens", "total_tokens", "completion_tokens")
 Json = dict[str, Any]
 
@@ -59,7 +58,7 @@ class _Choice(msgspec.Struct, forbid_unknown_fields=True):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     token_ids: list[_Id] | None = None
-    prompt_token_ids: list[_Id] | None = None
+    prompt_token_ids: msgspec.Raw = msgspec.Raw()
 
 
 class _Usage(msgspec.Struct):
@@ -70,7 +69,7 @@ class _Usage(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice]
     usage: _Usage | None = None
-    prompt_token_ids: list[_Id] | None = None
+    prompt_token_ids: msgspec.Raw = msgspec.Raw()
     system_fingerprint: msgspec.Raw = msgspec.Raw()
 
 
@@ -81,7 +80,7 @@ class Chunk(msgspec.Struct, frozen=True):
         text: New text of its choice; None if it has no choice.
         opening: It says who speaks.
         ids: The choice's new tokens; None if they are not told.
-        prompt: The prompt's tokens, where they are told.
+        prompt: The prompt's tokens, where they are told: numbers with commas between them. There can be very many.
         finish: Why the choice ends here; None if it does not.
         stop: What ended it.
         usage: Tokens of the reply, where they are told, and what is told in detail of the prompt's.
@@ -91,7 +90,7 @@ class Chunk(msgspec.Struct, frozen=True):
     text: str | None = None
     opening: bool = False
     ids: list[int] | None = None
-    prompt: list[int] | None = None
+    prompt: bytes = b""
     finish: str | None = None
     stop: str | int | None = None
     usage: tuple[int, dict[str, Any] | None] | None = None
@@ -118,12 +117,17 @@ def read_chunk(event: bytes) -> Chunk | None:
         text=choice.text or delta.content or "",
         opening=delta.role is not None,
         ids=choice.token_ids,
-        prompt=read.prompt_token_ids or choice.prompt_token_ids,
+        prompt=_numbers(read.prompt_token_ids) or _numbers(choice.prompt_token_ids),
         finish=choice.finish_reason,
         stop=choice.stop_reason,
         usage=usage,
         fingerprint=bytes(read.system_fingerprint),
     )
+
+
+def _numbers(value: msgspec.Raw) -> bytes:
+    numbers = bytes(value)[1:-1]
+    return numbers if numbers.replace(b",", b"").isdigit() else b""
 
 
 def envelope_of(event: bytes) -> bytes:
@@ -137,7 +141,10 @@ def without_ids(event: bytes) -> bytes:
 
     Text cannot be taken for them: in a JSON string every quote is written with a backslash before it.
     """
-    return _IDS.sub(rb"\1null", event)
+    while (at := event.find(_IDS)) >= 0:
+        end = event.find(b"]", at)
+        event = event[: at + len(_IDS) - 1] + b"null" + event[end + 1 :]
+    return event
 
 
 class Writer:
@@ -147,15 +154,13 @@ class Writer:
         envelope: See `envelope_of`.
         chat: As a chat; otherwise as a plain completion.
         prompt: How many tokens the prompt has.
-        always: The usage is told in every event.
         ids: The token ids are told.
     """
 
-    def __init__(self, envelope: bytes, *, chat: bool, prompt: int, always: bool, ids: bool) -> None:
+    def __init__(self, envelope: bytes, *, chat: bool, prompt: int, ids: bool) -> None:
         self._envelope = envelope
         self._chat = chat
         self._prompt = prompt
-        self._always = always
         self._ids = ids
 
     def choice(self, chunk: Chunk, said: int) -> bytes:
@@ -176,7 +181,7 @@ class Writer:
             written["prompt_token_ids"] = None
         written["token_ids"] = chunk.ids if self._ids else None
         more: Json = {}
-        if self._always:
+        if chunk.usage is not None:
             more["usage"] = self._counts(said) | ({"completion_tokens_details": None} if self._chat else {})
         return self._event([written], more, chunk.fingerprint)
 

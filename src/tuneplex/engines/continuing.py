@@ -186,7 +186,7 @@ def _understood(said: dict[str, msgspec.Raw], *, chat: bool) -> bool:
 
 def _is_neutral(name: str, raw: msgspec.Raw, said: Mapping[str, msgspec.Raw], neutral: Mapping[str, bytes]) -> bool:
     if name == "tools":  # described in the prompt, but none is to be called
-        return said.get("tool_choice") == neutral["tool_choice"]
+        return said.get("tool_choice") == msgspec.Raw(neutral["tool_choice"])
     if name == "response_format":
         return bool(_any.decode(raw) == _TEXT_FORMAT)
     if name not in neutral:

@@ -23,7 +23,7 @@ class Dialect(Protocol):
         end_mark: The same for `[DONE]`; `end_of_stream` tells.
         takes_options: Whether the engine can be asked for a stream's usage; None if it has to be tried.
         tells_always: Whether it can be asked to tell this in every event (`continuous_usage_stats`).
-        continues: Whether it tells the ids of tokens and takes them as a prompt, so that streams can be continued.
+        continues: Whether its streams can go on elsewhere: it tells token ids, and takes them as a prompt.
     """
 
     usual: bytes

@@ -28,7 +28,7 @@ from tuneplex.engines.chunks import (
 )
 from tuneplex.engines.continuing import Terms, asking_ids
 from tuneplex.engines.meters import Meter, split_events
-from tuneplex.engines.resuming import Found, Said, Seam, Stops, Watch, find_seam
+from tuneplex.engines.resuming import PRIMED, Found, Said, Seam, Stops, Watch, find_seam
 from tuneplex.engines.usage import Usage
 
 __all__ = ["Journal"]
@@ -59,6 +59,7 @@ class Journal:
     """
 
     __slots__ = (
+        "_asked",
         "_closes",
         "_context",
         "_done",
@@ -73,7 +74,6 @@ class Journal:
         "_held",
         "_inner",
         "_kept",
-        "_more",
         "_odd",
         "_page",
         "_pages",
@@ -103,7 +103,8 @@ class Journal:
         self._stops = Stops(terms.stop, terms.reach, included=terms.include_stop)
         self._envelope = b""
         self._writer: Writer | None = None  # only where something has to be written
-        self._prompt: array[int] | None = None
+        self._prompt = b""  # its tokens, as the engine has told them
+        self._asked = 0  # how many those are
         self._kept = array("I")  # tokens up to the last seam
         self._odd = False
         self._finished = False
@@ -152,9 +153,10 @@ class Journal:
     def used(self) -> Usage:
         """As the engine tells it, or else by the token ids; see `Meter`."""
         told = self._inner.used()
-        if told.exact or self._prompt is None:
+        if told.exact or not self._prompt:
             return told
-        return Usage(len(self._prompt), self.tokens, told.cached, exact=self._finished)
+        said = max(self.tokens, told.completion) if self._odd else self.tokens
+        return Usage(self._asked, said, told.cached, exact=self._finished and not self._odd)
 
     # --- what there is
 
@@ -166,11 +168,11 @@ class Journal:
     @property
     def continuable_now(self) -> bool:
         """Whether `seam` may find one: the stream has begun and not ended, and nothing strange was seen."""
-        return self._prompt is not None and not (self._finished or self._odd or self.over)
+        return bool(self._prompt) and not (self._finished or self._odd or self.over)
 
     def closing(self) -> bytes:
         """The events that are missing behind the end of the reply; empty if it has not ended, or none is missing."""
-        if not self._finished or self._done or self._prompt is None:
+        if not self._finished or self._done or not self._prompt:
             return b""
         return self._inner.many(self._last_events())
 
@@ -181,12 +183,15 @@ class Journal:
         if event.startswith(self._prefix) and event.endswith(self._ends):
             piece = event[self._start : self._end]
             text, _, ids = piece.partition(self._closes)
-            if ids.isdigit():
-                page = self._page
-                page.append(piece)
-                if len(page) == _PAGE:
-                    self._pack()
-                return self._head + text + self._tail
+            if not ids.isdigit():
+                if not ids.replace(b",", b"").isdigit():
+                    return self._look(event)
+                self._extra += ids.count(b",")
+            page = self._page
+            page.append(piece)
+            if len(page) == _PAGE:
+                self._pack()
+            return self._head + text + self._tail
         return self._look(event)
 
     def _look(self, event: bytes) -> bytes:
@@ -198,8 +203,9 @@ class Journal:
         chunk = read_chunk(event)
         if chunk is None:
             return self._strange(event)
-        if self._prompt is None and chunk.prompt is not None:
-            self._prompt = array("I", chunk.prompt)
+        if chunk.prompt and not self._prompt:
+            self._prompt = chunk.prompt
+            self._asked = chunk.prompt.count(b",") + 1
             self._envelope = envelope_of(event)
         if chunk.text is None:
             return self._whole_usage(event, chunk)
@@ -239,7 +245,7 @@ class Journal:
         return self._write().usage(len(self._kept) + said, details, chunk.fingerprint)
 
     def _note(self, chunk: Chunk, text: str) -> None:
-        """What `one` does with an event of the usual kind."""
+        """What `_take` does with an event of the usual kind."""
         ids = chunk.ids or []
         self._page.append(msgspec.json.encode(text)[1:-1] + self._closes + msgspec.json.encode(ids)[1:-1])
         self._extra += len(ids) - 1
@@ -288,7 +294,7 @@ class Journal:
         except Exception:  # noqa: BLE001 - tokens that make no text; the library has no class of errors of its own
             return self._fail()
         if found is not None:
-            return self._stopped(found, ids)
+            return self._stopped(found, chunk, ids)
         text = self._let_through(self._watch, chunk)
         return self._write().choice(msgspec.structs.replace(chunk, text=text), self.tokens)
 
@@ -304,13 +310,14 @@ class Journal:
             self._watch = None
         return new
 
-    def _stopped(self, found: Found, ids: list[int]) -> bytes:
+    def _stopped(self, found: Found, chunk: Chunk, ids: list[int]) -> bytes:
         """End the stream as the first engine would have at this stop string."""
         if len(found.text) < self._shown:
             return self._fail()
         self._extra -= len(ids) - found.tokens
         self._finished = True
-        ended = Chunk(found.text[self._shown :], ids=ids[: found.tokens], finish="stop", stop=found.string)
+        text, said = found.text[self._shown :], ids[: found.tokens]
+        ended = Chunk(text, ids=said, finish="stop", stop=found.string, usage=chunk.usage)
         return self._write().choice(ended, self.tokens) + self._last_events()
 
     def _last_events(self) -> bytes:
@@ -322,10 +329,7 @@ class Journal:
     def _write(self) -> Writer:
         if self._writer is None:
             terms = self._terms
-            prompt = len(self._prompt or ())
-            self._writer = Writer(
-                self._envelope, chat=terms.chat, prompt=prompt, always=terms.always, ids=terms.shows_ids
-            )
+            self._writer = Writer(self._envelope, chat=terms.chat, prompt=self._asked, ids=terms.shows_ids)
         return self._writer
 
     # --- going on elsewhere
@@ -362,20 +366,19 @@ class Journal:
         self._kept.extend(seam.ids)
         self._begin(seam)
         count = len(self._kept)
+        kept = msgspec.json.encode(self._kept.tolist())[1:-1]
         changed = {
-            "prompt": [*(self._prompt or ()), *self._kept],
-            "max_tokens": self._room(count),
-            "min_tokens": max(0, self._terms.min_tokens - count),
+            "prompt": b"[%b]" % b",".join(filter(None, (self._prompt, kept))),
+            "max_tokens": b"%d" % (self._room(count) or 0),
+            "min_tokens": b"%d" % max(0, self._terms.min_tokens - count),
         }
-        return asking_ids(
-            {**self._terms.fields, **{name: msgspec.Raw(msgspec.json.encode(new)) for name, new in changed.items()}}
-        )
+        return asking_ids({**self._terms.fields, **{name: msgspec.Raw(value) for name, value in changed.items()}})
 
     def _room(self, count: int) -> int | None:
         """How many tokens may still come after so many of the reply; None if nobody knows."""
         if self._terms.max_tokens is not None:
             return self._terms.max_tokens - count
-        return None if self._context is None else self._context - len(self._prompt or ()) - count
+        return None if self._context is None else self._context - self._asked - count
 
     def _said(self) -> Said | None:
         """What the engine has said since the last seam; None if that cannot be read."""
@@ -388,13 +391,18 @@ class Journal:
             return None
         shown = self._held + heard
         return Said(
-            prompt=[*(self._prompt or ()), *self._kept],
+            prompt=self._last_of_prompt(),
             ids=ids,
             before="" if self._seam is None else self._seam.before,
             held=self._held,
             length=0 if self._seam is None else self._seam.length,
             shown=shown if self._watch is None else shown[: self._shown],
         )
+
+    def _last_of_prompt(self) -> list[int]:
+        """The last tokens that the engine had as its prompt."""
+        numbers = self._prompt.rsplit(b",", PRIMED)[-PRIMED:]
+        return [*map(int, numbers), *self._kept][-PRIMED:]
 
 
 def _packed(page: list[bytes], closes: bytes) -> bytes:

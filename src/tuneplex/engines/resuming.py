@@ -15,7 +15,11 @@ import msgspec
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-__all__ = ["Found", "Seam", "Stops", "Watch", "find_seam"]
+__all__ = ["PRIMED", "Found", "Seam", "Stops", "Watch", "find_seam"]
+
+# How many tokens of the prompt make sure that the first one behind it gets the right text: the engine decodes it behind
+# all of them, but what a tokenizer makes of a token depends on the one or two before it.
+PRIMED = 64
 
 
 class Stops(msgspec.Struct, frozen=True):
@@ -130,7 +134,7 @@ class Said(msgspec.Struct, frozen=True):
     """What an engine has said since the last seam.
 
     Attributes:
-        prompt: The tokens before it, which the engine had as its prompt.
+        prompt: The last `PRIMED` tokens before it, which the engine had as the end of its prompt.
         ids: Its tokens.
         before: The end of the text that the client had at the last seam.
         held: Text before the last seam that the client had not got then.
@@ -174,7 +178,7 @@ def find_seam(tokenizer: Tokenizer, said: Said, stops: Stops, *, skip_special: b
 
 def _replay(tokenizer: Tokenizer, said: Said, *, skip_special: bool) -> tuple[int, str, DecodeStream]:
     """Make text of tokens as the engine has: how many of them are complete, their text, and what goes on from there."""
-    stream = DecodeStream(ids=said.prompt, skip_special_tokens=skip_special)
+    stream = DecodeStream(ids=_whole(tokenizer, said.prompt), skip_special_tokens=skip_special)
     last, kept, pieces = copy.copy(stream), 0, []
     for number, token_id in enumerate(said.ids, 1):
         piece = stream.step(tokenizer, token_id)
@@ -184,3 +188,10 @@ def _replay(tokenizer: Tokenizer, said: Said, *, skip_special: bool) -> tuple[in
     for token_id in said.ids[:kept]:
         last.step(tokenizer, token_id)
     return kept, "".join(pieces), last
+
+
+def _whole(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """The tokens from the first one on that begins a character."""
+    while ids and tokenizer.decode(ids, skip_special_tokens=False).startswith("\ufffd"):
+        ids = ids[1:]
+    return ids

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from tuneplex.identity import Limits, Subject
-from tuneplex.policy import BUDGETS, MINUTE_S, Cell, Periods, Window, periods_at, rest_s
+from tuneplex.policy import MINUTE_S, Cell, Periods, Window, periods_at, rest_s
 from tuneplex.types import Spent, Used
 
 __all__ = ["FREE", "Account", "Cost", "Obstacle", "Taken"]
@@ -64,15 +64,13 @@ class Taken(msgspec.Struct):
 
     Attributes:
         account: Where.
-        request: Its cell.
-        tokens: The cell of its tokens.
+        cell: It and its tokens.
         money: The cell of its money; None as long as it has cost nothing.
         reserved: Its money, picos.
     """
 
     account: Account
-    request: Cell
-    tokens: Cell
+    cell: Cell
     money: Cell | None = None
     reserved: int = 0
 
@@ -85,23 +83,22 @@ class Account:
         held: What this gateway may let in.
         concurrent: Requests under way.
         refused: Requests refused so far.
-        requests: Of the last minute.
-        tokens: Of the last minute, reserved or used.
+        recent: Requests of the last minute, and their tokens, reserved or used.
         money: Of the last minute, reserved or used, picos.
         reserved: What the requests under way have reserved, picos.
     """
 
     __slots__ = (
+        "_day",
         "_missed",
-        "_spent",
+        "_month",
         "concurrent",
         "held",
         "money",
+        "recent",
         "refused",
-        "requests",
         "reserved",
         "subject",
-        "tokens",
     )
 
     def __init__(self, subject: Subject) -> None:
@@ -109,40 +106,32 @@ class Account:
         self.held = Limits()
         self.concurrent = 0
         self.refused = 0
-        self.requests = Window()
-        self.tokens = Window()
+        self.recent = Window()
         self.money = Window()
         self.reserved = 0
-        self._spent = {kind: Periods() for kind in BUDGETS}
+        self._day = Periods()  # tokens
+        self._month = Periods()  # money
         self._missed: dict[str, Window] = {}
 
     # --- the usual way
 
     def refuses(self, tokens: int, cost: Cost, now: float, periods: Mapping[str, int]) -> bool:
         """Whether a limit stands against a request that needs so much."""
-        return self.is_full(now) or self.lacks(tokens, cost, now, periods)
-
-    def is_full(self, now: float) -> bool:
-        """Whether a limit stands against any request, whatever it needs."""
-        held = self.held
-        return (held.requests_per_minute is not None and self.requests.total(now) >= held.requests_per_minute) or (
-            held.concurrent is not None and self.concurrent >= held.concurrent
-        )
-
-    def lacks(self, tokens: int, cost: Cost, now: float, periods: Mapping[str, int]) -> bool:
-        """Whether too little is left for a request that needs so much."""
-        held = self.held
+        held, recent = self.held, self.recent
+        counted = recent.total(now)
         return (
-            (held.tokens_per_minute is not None and self.tokens.total(now) + tokens > held.tokens_per_minute)
-            or (held.tokens_per_day is not None and self._lacks("tokens_per_day", held.tokens_per_day, tokens, periods))
+            (held.requests_per_minute is not None and recent.times >= held.requests_per_minute)
+            or (held.concurrent is not None and self.concurrent >= held.concurrent)
+            or (held.tokens_per_minute is not None and counted + tokens > held.tokens_per_minute)
+            or (
+                held.tokens_per_day is not None
+                and self._day.of(periods["tokens_per_day"]) + tokens > held.tokens_per_day
+            )
             or (
                 held.money_per_month is not None
-                and self._lacks("money_per_month", held.money_per_month, self._needed(cost), periods)
+                and self._month.of(periods["money_per_month"]) + self._needed(cost) > held.money_per_month
             )
         )
-
-    def _lacks(self, kind: str, share: int, needed: int, periods: Mapping[str, int]) -> bool:
-        return self._spent[kind].of(periods[kind]) + needed > share
 
     def _needed(self, cost: Cost) -> int:
         """The money that must be left."""
@@ -151,14 +140,14 @@ class Account:
     def take(self, tokens: int, cost: Cost, now: float, periods: Mapping[str, int]) -> Taken:
         """Count a request. One that may be cut reserves no more than what is left."""
         self.concurrent += 1
-        self._spent["tokens_per_day"].add(periods["tokens_per_day"], tokens)
-        taken = Taken(self, self.requests.add(now, 1), self.tokens.add(now, tokens))
+        self._day.add(periods["tokens_per_day"], tokens)
+        taken = Taken(self, self.recent.add(now, tokens))
         if cost is not FREE:
             self._take_money(taken, cost, now, periods)
         return taken
 
     def _take_money(self, taken: Taken, cost: Cost, now: float, periods: Mapping[str, int]) -> None:
-        month, spent, share = periods["money_per_month"], self._spent["money_per_month"], self.held.money_per_month
+        month, spent, share = periods["money_per_month"], self._month, self.held.money_per_month
         money = cost.most
         if share is not None and self.subject.limits.cut_streams:
             money = min(money, max(cost.least, share - spent.of(month)))
@@ -180,7 +169,7 @@ class Account:
         by, share = money - taken.reserved, self.held.money_per_month
         if by <= 0 or share is None or not self.subject.limits.cut_streams:
             return False
-        if month == now and self._spent["money_per_month"].of(month) + by > share:
+        if month == now and self._month.of(month) + by > share:
             return True
         self._reserve(taken, by, month)
         return False
@@ -190,7 +179,7 @@ class Account:
         self.reserved += by
         if taken.money is not None:
             self.money.correct(taken.money, by)
-        self._spent["money_per_month"].add(month, by)
+        self._month.add(month, by)
 
     def settle(self, taken: Taken, tokens: int, money: int | None, periods: Mapping[str, int]) -> None:
         """A request is over.
@@ -203,15 +192,15 @@ class Account:
         """
         self.concurrent -= 1
         if tokens:
-            self.tokens.correct(taken.tokens, tokens)
-            self._spent["tokens_per_day"].add(periods["tokens_per_day"], tokens)
+            self.recent.correct(taken.cell, tokens)
+            self._day.add(periods["tokens_per_day"], tokens)
         if money is not None and money != taken.reserved:
             self._reserve(taken, money - taken.reserved, periods["money_per_month"])
         self.reserved -= taken.reserved
 
     def spent(self, kind: str, period: int) -> int:
         """What was let in of one of `BUDGETS` in a period, reserved or used."""
-        return self._spent[kind].of(period)
+        return (self._day if kind == "tokens_per_day" else self._month).of(period)
 
     # --- refusals
 
@@ -235,12 +224,12 @@ class Account:
         """Seconds until there is room, as far as this gateway can tell."""
         match kind:
             case "requests_per_minute":
-                return self.requests.wait_s(now, share - needed)
+                return self.recent.wait_for_times_s(now, share - needed)
             case "tokens_per_minute":
-                return self.tokens.wait_s(now, share - needed)
+                return self.recent.wait_s(now, share - needed)
             case "concurrent":
                 return 0.0 if self.concurrent < share else _SOON_S
-        over = self._spent[kind].of(periods_at(wall)[kind]) + needed - share
+        over = self.spent(kind, periods_at(wall)[kind]) + needed - share
         if over <= 0:
             return 0.0
         # Most of what a request has reserved comes back when it is over.
@@ -259,7 +248,7 @@ class Account:
 
     def used(self, now: float, periods: Mapping[str, int]) -> Used:
         """What was let in and what was wanted."""
-        requests, tokens = self.requests.total(now), self.tokens.total(now)
+        tokens, requests = self.recent.total(now), self.recent.times
         return Used(
             requests=requests,
             tokens=tokens,
@@ -284,7 +273,7 @@ class Account:
         return not (
             self.concurrent
             or any(self.spent(kind, period) for kind, period in periods.items())
-            or self.requests.total(now)
-            or self.tokens.total(now)
+            or self.recent.total(now)
+            or self.recent.times
             or any(missed.total(now) for missed in self._missed.values())
         )

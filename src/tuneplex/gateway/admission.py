@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
+from functools import lru_cache
 
 import msgspec
 
 from tuneplex.errors import RateLimited
 from tuneplex.gateway.accounts import FREE, Account, Cost, Obstacle, Taken
 from tuneplex.identity import Limits, Subject
-from tuneplex.policy import BUDGETS, Window, ceiling, day_of, floor, periods_at, rest_s
+from tuneplex.policy import BUDGETS, DAY_S, Window, ceiling, day_of, floor, periods_at, rest_s
 from tuneplex.types import Leases, Used
 from tuneplex.units import format_money
 
@@ -37,10 +37,9 @@ _PER = {
 }
 _TOKENS = frozenset({"tokens_per_minute", "tokens_per_day"})
 _MONEY = "money_per_month"
-_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
-# What is left of a limit, the limit, and what fills it: a window, or the tokens of the day.
-_Left = tuple[int, int, Window | int]
-_BY_LEFT = itemgetter(0)
+_MINUTE_S, _HOUR_S = 60, 3600
+# What is left of a limit, the limit, what fills it, and the window that it leaves again; what is of the day stays.
+_Left = tuple[int, int, int, Window | None]
 _REQUESTS_LEFT = (
     b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
 )
@@ -87,7 +86,7 @@ class Ticket:
     def cancel(self) -> None:
         """It was none: no engine was asked."""
         for taken in self._taken:
-            taken.account.requests.correct(taken.request, -1)
+            taken.account.recent.withdraw(taken.cell)
         self.settle(0)
 
 
@@ -197,7 +196,7 @@ class Admission:
         """
         ticket = self.try_admit(subjects, tokens, now, wall, cost)
         if ticket is None:
-            raise self._refusal([self._account(subject) for subject in subjects], tokens, cost, now, wall)
+            raise self._refusal(self._of(subjects), tokens, cost, now, wall)
         return ticket
 
     def try_admit(
@@ -205,7 +204,7 @@ class Admission:
     ) -> Ticket | None:
         """The same, for who can ask for less if that is too much: None instead of a refusal, which counts nowhere."""
         periods = self._now(wall)
-        accounts = [self._account(subject) for subject in subjects]
+        accounts = self._of(subjects)
         for account in accounts:
             if account.refuses(tokens, cost, now, periods):
                 return None
@@ -213,26 +212,35 @@ class Admission:
         cuts = cost is not FREE and any(_cuts(subject.limits) for subject in subjects)
         return Ticket(self, taken, tokens, cuts=cuts)
 
-    def is_full(self, subjects: Iterable[Subject], now: float) -> bool:
+    def is_full(self, subjects: Sequence[Subject], now: float, wall: float) -> bool:
         """Whether a limit stands against any request, whatever it needs."""
-        return any(self._account(subject).is_full(now) for subject in subjects)
+        periods = self._now(wall)
+        return any(account.refuses(0, FREE, now, periods) for account in self._of(subjects))
 
     def _now(self, wall: float) -> dict[str, int]:
-        day = day_of(wall)
-        if day != self._day:
-            self._day = day
+        if wall // DAY_S != self._day:
+            self._day = day_of(wall)
             self.periods = periods_at(wall)
             self._hold()
         return self.periods
 
+    def _of(self, subjects: Iterable[Subject]) -> list[Account]:
+        """Their accounts."""
+        known = self._accounts
+        return [
+            account
+            if (account := known.get(subject.name)) is not None and account.subject is subject
+            else self._account(subject)
+            for subject in subjects
+        ]
+
     def _account(self, subject: Subject) -> Account:
+        """Of one that is new here, or was made anew, as happens at every change of keys or fleet."""
         account = self._accounts.get(subject.name)
         if account is None:
             account = self._accounts[subject.name] = Account(subject)
-            account.held = self._held(subject)
-        elif account.subject is not subject:  # made anew, as happens at every change of keys or fleet
-            account.subject = subject
-            account.held = self._held(subject)
+        account.subject = subject
+        account.held = self._held(subject)
         return account
 
     def _refusal(self, accounts: Iterable[Account], tokens: int, cost: Cost, now: float, wall: float) -> RateLimited:
@@ -261,21 +269,22 @@ class Admission:
     def headers(self, subjects: Iterable[Subject], now: float, wall: float) -> bytes:
         """Header lines that say how much this caller can still ask, after it was let in or refused just now."""
         day = self._now(wall)["tokens_per_day"]
-        requests: list[_Left] = []
-        tokens: list[_Left] = []
-        for subject in subjects:
-            account, limits = self._account(subject), subject.limits
-            held = account.held
+        requests: _Left | None = None
+        tokens: _Left | None = None
+        for account in self._of(subjects):
+            limits, held, recent = account.subject.limits, account.held, account.recent
             if limits.requests_per_minute is not None and held.requests_per_minute is not None:
-                left = held.requests_per_minute - account.requests.counted
-                requests.append((left, limits.requests_per_minute, account.requests))
+                left = held.requests_per_minute - recent.times
+                if requests is None or left < requests[0]:
+                    requests = left, limits.requests_per_minute, recent.times, recent
             if limits.tokens_per_minute is not None and held.tokens_per_minute is not None:
-                tokens.append(
-                    (held.tokens_per_minute - account.tokens.counted, limits.tokens_per_minute, account.tokens)
-                )
+                left = held.tokens_per_minute - recent.amount
+                if tokens is None or left < tokens[0]:
+                    tokens = left, limits.tokens_per_minute, recent.amount, recent
             if limits.tokens_per_day is not None and held.tokens_per_day is not None:
                 used = account.spent("tokens_per_day", day)
-                tokens.append((held.tokens_per_day - used, limits.tokens_per_day, used))
+                if tokens is None or held.tokens_per_day - used < tokens[0]:
+                    tokens = held.tokens_per_day - used, limits.tokens_per_day, used, None
         return _lines(_REQUESTS_LEFT, requests, now, wall) + _lines(_TOKENS_LEFT, tokens, now, wall)
 
     def report(self, now: float, wall: float) -> tuple[dict[str, Used], dict[str, Limits]]:
@@ -303,7 +312,7 @@ class Admission:
         if kind in _TOKENS or kind == _MONEY:
             what += f", and this request may need {self._amount(kind, obstacle.cost)}"
         if kind == _MONEY and _WORTH_WAITING_S < obstacle.wait_s < math.inf:
-            days = math.ceil(obstacle.wait_s / _DAY_S)
+            days = math.ceil(obstacle.wait_s / DAY_S)
             words = f"Not enough money is left: {what}. The next month begins in {days} day{'s' if days > 1 else ''}."
             return RateLimited(words, code="insufficient_quota")
         if math.isfinite(obstacle.wait_s):
@@ -325,15 +334,16 @@ def _cuts(limits: Limits) -> bool:
     return limits.cut_streams and limits.money_per_month is not None
 
 
-def _lines(template: bytes, found: list[_Left], now: float, wall: float) -> bytes:
+def _lines(template: bytes, least: _Left | None, now: float, wall: float) -> bytes:
     """Of the subject with the least left."""
-    if not found:
+    if least is None:
         return b""
-    left, limit, of = found[0] if len(found) == 1 else min(found, key=_BY_LEFT)
-    reset_s = of.rest_s(now) if isinstance(of, Window) else rest_s("tokens_per_day", wall) if of else 0.0
+    left, limit, used, window = least
+    reset_s = 0.0 if not used else rest_s("tokens_per_day", wall) if window is None else window.rest_s(now)
     return template % (limit, max(0, left), _duration(math.ceil(reset_s)))
 
 
+@lru_cache
 def _duration(seconds: int) -> bytes:
     """As OpenAI writes it: `1s`, `6m0s`."""
     hours, rest = divmod(seconds, _HOUR_S)

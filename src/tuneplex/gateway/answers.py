@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tuneplex.engines.meters import Meter
-from tuneplex.engines.rename import Renamer, StreamRenamer
+from tuneplex.engines.rename import StreamRenamer
 from tuneplex.engines.usage import Usage, UsageFinder, estimated_tokens, read_document
 from tuneplex.errors import ApiError
 from tuneplex.gateway.exchange import Exchange
@@ -24,6 +23,7 @@ from tuneplex.types import Route
 
 if TYPE_CHECKING:
     from tuneplex.gateway.attempt import Attempt
+    from tuneplex.gateway.reading import Reading
 
 __all__ = ["PASSED", "STREAM_HEADERS", "ErrorAnswer", "LongAnswer", "StreamAnswer", "WholeAnswer", "tell"]
 
@@ -47,8 +47,7 @@ class StreamAnswer:
 
     Args:
         attempt: Whose reply this is.
-        meter: Counts them, and decides what the client sees.
-        renamer: Puts the client's name of the model in.
+        reading: Reads them.
     """
 
     __slots__ = (
@@ -61,6 +60,7 @@ class StreamAnswer:
         "_meter",
         "_over",
         "_plain",
+        "_reading",
         "_rename",
         "_surplus",
         "_typed",
@@ -68,7 +68,7 @@ class StreamAnswer:
         "_usual_name",
     )  # fmt: skip
 
-    def __init__(self, attempt: Attempt, meter: Meter, renamer: Renamer) -> None:
+    def __init__(self, attempt: Attempt, reading: Reading) -> None:
         self._attempt = attempt
         self._exchange = attempt.exchange
         self._dialect = attempt.upstream.dialect
@@ -78,11 +78,12 @@ class StreamAnswer:
         self._typed = attempt.route is Route.RESPONSES
         self._over = False  # its proper end has come,
         self._surplus = False  # and what follows is for nobody
-        self._rename = renamer.events
-        self._usual_name = renamer.usual
+        self._reading = reading
+        self._rename = reading.renamer.events
+        self._usual_name = reading.renamer.usual
         self._plain = False  # nothing is held, and the first event has gone
         self._framer = EventFramer()
-        self._meter = meter
+        self._meter = reading.meter
         if not self._exchange.spoken:
             self._exchange.start(200, EVENT_STREAM, STREAM_HEADERS)
 
@@ -118,23 +119,19 @@ class StreamAnswer:
                 data = self._unusual(data)
             shown = self._meter.many(data)
         if data:
-            attempt.chunks += 1
-            if attempt.chunks == 1:
-                attempt.relay.first_event()
+            self._count()
             shown = self._rename(shown)
             if shown and not done:
                 self._exchange.write(shown)
                 shown = b""
-        if not attempt.over and (done or self._is_ended()):
+        if not attempt.over and (done or self._reading.is_over):
             self._end(shown)
 
-    def _is_ended(self) -> bool:
-        """Whether the journal has ended the stream, at a `stop` that its engine could not see."""
-        journal = self._attempt.relay.journal
-        if journal is None or not journal.over:
-            return False
-        self._over = not journal.failed
-        return True
+    def _count(self) -> None:
+        attempt = self._attempt
+        attempt.chunks += 1
+        if attempt.chunks == 1:
+            attempt.relay.streams(attempt, self, self._reading)
 
     def reply_failed(self, fault: UpstreamFault) -> None:
         """After the last event this is a normal end; before it, the client must learn of it."""
@@ -146,7 +143,7 @@ class StreamAnswer:
 
     def closes(self) -> bool:
         """Whether all of it has gone to the client, so that nothing is missing but the end; that is sent then."""
-        journal = self._attempt.relay.journal
+        journal = self._reading.journal
         rest = b"" if self._over or journal is None else self._rename(journal.closing())
         if self._over or rest:
             self._exchange.finish(rest)
@@ -186,7 +183,8 @@ class StreamAnswer:
         return data
 
     def _end(self, shown: bytes) -> None:
-        if self._over:
+        journal = self._reading.journal
+        if self._over or (journal is not None and journal.over and not journal.failed):
             self._exchange.finish(shown)
             self._attempt.completed()
             return
@@ -196,7 +194,10 @@ class StreamAnswer:
 
     def _engine_failed(self, data: bytes, at: int) -> None:
         """Pass on what came before the engine's error event, then that error in our words, and nothing after it."""
-        shown = self._meter.many(data[: end_of_events(data, 0, at)])
+        before = data[: end_of_events(data, 0, at)]
+        shown = self._meter.many(before)
+        if before:
+            self._count()
         if shown:
             self._exchange.write(self._rename(shown))
         event = data[at:]
@@ -222,6 +223,8 @@ class WholeAnswer:
         """Collect the document."""
         attempt = self._attempt
         attempt.chunks += 1
+        if attempt.chunks == 1:
+            attempt.relay.answered(attempt, self)
         if done and not self._parts:
             self._send(data)
             return
@@ -232,9 +235,10 @@ class WholeAnswer:
         elif self._size > _WHOLE_LIMIT and not self._framed:
             attempt.misbehaved("a large reply has no length, so nobody could tell whether it is complete")
         elif self._size > _WHOLE_LIMIT:
-            attempt.relay.begun = True
             answer = LongAnswer(attempt)
-            attempt.answer_with(answer)
+            attempt.relay.answer = answer
+            attempt.relay.begun = True
+            attempt.receive_with(answer)
             answer.reply_data(b"".join(self._parts), done=False)
 
     def reply_failed(self, fault: UpstreamFault) -> None:

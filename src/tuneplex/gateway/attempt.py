@@ -14,6 +14,8 @@ from tuneplex.engines.usage import ASKABLE, OPTIONS, Aloud, asking, asking_aloud
 from tuneplex.errors import ApiError, Unavailable, UpstreamError, UpstreamTimeout
 from tuneplex.gateway.answers import ErrorAnswer, LongAnswer, StreamAnswer, WholeAnswer
 from tuneplex.gateway.counters import Outcome
+from tuneplex.gateway.money import CutStream
+from tuneplex.gateway.reading import reading_of
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.http import Broken, Call, Unreachable, UpstreamFault
 from tuneplex.policy import End, verdict
@@ -44,7 +46,6 @@ class Attempt:
         route: By which route the replica is asked.
         chunks: Pieces of the reply's body so far.
         over: `end` has been called.
-        headed: The head of a good reply has come.
         ended: How it has ended.
         verdict: What follows from that.
         era: Of its replica's breaker, when it began.
@@ -55,7 +56,6 @@ class Attempt:
 
     chunks = 0
     over = False
-    headed = False
     ended = End.STOPPED
     verdict = verdict(End.STOPPED)
     era = 0
@@ -156,7 +156,6 @@ class Attempt:
         self._asked_again = proven
         if self._call is not None:
             self._call.abort()  # its reply may not be over yet
-        self.relay.answer = None
         self.chunks = self._seen = 0
         self.since_s = time.monotonic()
         self._send(self._request(fields))
@@ -167,26 +166,25 @@ class Attempt:
     def reply_started(self, status: int, headers: dict[bytes, bytes]) -> None:
         """Choose how to treat the reply."""
         if status != _OK:
-            self._receive_with(ErrorAnswer(self, status, headers))
+            self.receive_with(ErrorAnswer(self, status, headers))
             return
         wanted = b"text/event-stream" if self.asked.stream else b"application/json"
         coded = headers.get(b"content-encoding", b"identity") != b"identity"
         if not headers.get(b"content-type", b"").lower().startswith(wanted) or coded:
             self.misbehaved("the reply is of another type than was asked for")
             return
-        self.headed = True
         self._fields = None
         if self.hides_usage or self._asked_again:
             self.upstream.telling.takes_options = self.hides_usage
-        self.relay.headed(self)
-        self.answer_with(self.relay.stream(self) if self.asked.stream else WholeAnswer(self, headers))
+        self.receive_with(self._stream() if self.asked.stream else WholeAnswer(self, headers))
 
-    def answer_with(self, answer: StreamAnswer | WholeAnswer | LongAnswer) -> None:
-        """Let `answer` have the rest of the reply; it is the client's."""
-        self.relay.answer = answer
-        self._receive_with(answer)
+    def _stream(self) -> StreamAnswer:
+        """Receives the events of this attempt, which may go on where another one broke off."""
+        reading = self.relay.reading or reading_of(self)
+        return StreamAnswer(self, reading) if reading.watch is None else CutStream(self, reading, reading.watch)
 
-    def _receive_with(self, answer: StreamAnswer | WholeAnswer | LongAnswer | ErrorAnswer) -> None:
+    def receive_with(self, answer: StreamAnswer | WholeAnswer | LongAnswer | ErrorAnswer) -> None:
+        """Let `answer` have the rest of the reply."""
         if self._call is not None:
             self._call.receiver = answer
             if self.exchange.paused:

@@ -29,17 +29,20 @@ from tuneplex.gateway.doubts import Doubts
 from tuneplex.gateway.estimate import Estimate, by_size, does_not_fit, fits_by_size
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.health import Health
+from tuneplex.gateway.idempotency import Idempotency
+from tuneplex.gateway.keyed import KEY
 from tuneplex.gateway.ledger import Ledger
 from tuneplex.gateway.money import cost_of
 from tuneplex.gateway.pages import known_model
 from tuneplex.gateway.places import Places
 from tuneplex.gateway.principals import Principals, principals, subjects
 from tuneplex.gateway.relay import Relay
+from tuneplex.gateway.replies import Replies
 from tuneplex.gateway.returns import Returns
 from tuneplex.gateway.routes import Page, Target, find_target
 from tuneplex.gateway.site import MetricsSource, Site
 from tuneplex.gateway.tokens import TokenCounter
-from tuneplex.gateway.upstreams import Upstream, Upstreams
+from tuneplex.gateway.upstreams import Upstreams
 from tuneplex.gateway.urgency import read_deadline, read_priority
 from tuneplex.gateway.waiting import Room
 from tuneplex.identity import Access, Grant, Principal, Subject
@@ -71,6 +74,8 @@ class Gateway:
         metrics_source: Gives the page for `/metrics` with all gateways and replicas in it; the gateway shows its own
             numbers when there is no source or it fails.
         admin: Answers what is sent on to control; see `AdminSource`.
+        replies: Where replies to requests with an `Idempotency-Key` are kept; in memory, for this gateway alone, if
+            there is no such place.
         clock: Seconds that only go forward; limits by the minute go by it.
         wall: Unix time; limits by the day go by it.
     """
@@ -83,6 +88,7 @@ class Gateway:
         *,
         metrics_source: MetricsSource | None = None,
         admin: AdminSource | None = None,
+        replies: Replies | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -100,6 +106,7 @@ class Gateway:
             self,
             self.ledger,
             self._places,
+            ways=self._upstreams,
             doubts=self._doubts,
             health=self._health,
             tokens=self.counter,
@@ -112,6 +119,7 @@ class Gateway:
         self.ledger.on_ended = self._returns.ended
         self.ledger.on_closed = self._room.closed
         self._site = Site(self, metrics_source, admin)
+        self.idempotency = Idempotency(self, self.ledger.counters, replies or Replies(), wall)
         self._clock = clock
         self._wall = wall
         self._admission = Admission(index)
@@ -203,6 +211,7 @@ class Gateway:
             self.answer(counting.asked, counting.expire())
         self._returns.tick(now)
         self._room.tick(now)
+        self.idempotency.tick(now)
 
     def drain(self) -> None:
         """Nothing waits from now on: what would have to is refused, so that somebody else can take it."""
@@ -211,6 +220,7 @@ class Gateway:
     def close(self) -> None:
         """Close the connections to the engines."""
         self._room.close()
+        self.idempotency.close()
         self._doubts.close()
         self._upstreams.close()
         self.counter.close()
@@ -271,7 +281,9 @@ class Gateway:
                 self._site.preflight(exchange)
                 return
             self._identify_again(exchange, target)
-            if target.route is not None:
+            if target.route is not None and KEY in exchange.headers:
+                self.idempotency.handle(exchange, target, target.route, exchange.principal or _NOBODY)
+            elif target.route is not None:
                 self._serve(exchange, target, target.route)
             else:
                 self._site.show(exchange, target, exchange.principal or _NOBODY)
@@ -339,7 +351,7 @@ class Gateway:
         cost = cost_of(asked.model.price, most, stream=asked.stream)
         ticket = self._admission.try_admit(limited, most.prompt + most.completion, now, wall, cost)
         if ticket is None:
-            return self._admission.is_full(limited, now)  # then it is refused, whatever it needs
+            return self._admission.is_full(limited, now, wall)  # then it is refused, whatever it needs
         asked.ticket = ticket
         asked.exchange.extra += self._admission.headers(limited, now, wall)
         return True
@@ -464,10 +476,6 @@ class Gateway:
     def fail(self, asked: Asked) -> None:
         """A defect of ours has kept it from being sent."""
         self.failed(asked.exchange)
-
-    def way(self, replica: Replica) -> Upstream:
-        """The way to a replica of the current view that is ready."""
-        return self._upstreams[replica]
 
     def _cleared(self) -> None:
         self._returns.served()

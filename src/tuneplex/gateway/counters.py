@@ -113,6 +113,14 @@ class Counters:
         """A client left while its request was waiting."""
         self._count("tuneplex_left_waiting_total", model)
 
+    def replayed(self, source: str) -> None:
+        """A request with a key got the reply to an earlier one: `running` here, `elsewhere`, or `stored`."""
+        self._count("tuneplex_replayed_total", source)
+
+    def unkept(self, reason: str) -> None:
+        """A reply to a request with a key was not kept: the store is `full`, or has `failed`."""
+        self._count("tuneplex_unkept_total", reason)
+
     def waited(self, model: str, seconds: float) -> None:
         """A request has waited and goes to a replica now."""
         if model not in self._waited:

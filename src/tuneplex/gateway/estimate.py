@@ -38,6 +38,11 @@ _LIMITS = {
 # Chat templates write these out about as they are.
 _WRITTEN_OUT = ("tools", "documents")
 _BRACKET = ord("[")
+# What costs tokens, and whether a list of it is one of prompts.
+_SIZED = {
+    route: tuple((name, SEVERAL.get(route) == name) for name in (*names, *_WRITTEN_OUT))
+    for route, names in TEXTS.items()
+}
 
 _anything = msgspec.json.Decoder()
 
@@ -130,11 +135,10 @@ def by_size(route: Route, fields: Mapping[str, msgspec.Raw]) -> tuple[Estimate, 
     None where that is not enough to tell: there may be several prompts.
     """
     size = 0
-    for name in (*TEXTS[route], *_WRITTEN_OUT):
-        raw = fields.get(name)
-        if raw is not None:
-            text = memoryview(raw)
-            if SEVERAL.get(route) == name and text[0] == _BRACKET:
+    for name, several in _SIZED[route]:
+        if name in fields:
+            text = memoryview(fields[name])
+            if several and text[0] == _BRACKET:
                 return None
             size += len(text)
     choices = 1 if "n" not in fields else max(1, _number(fields, "n") or 1)
@@ -172,7 +176,7 @@ def _cuts_off(route: Route, fields: Mapping[str, msgspec.Raw]) -> bool:
 def longest_answer(route: Route, fields: Mapping[str, msgspec.Raw]) -> int | None:
     """What the client allows for one answer; None if it says nothing."""
     for name in _LIMITS.get(route, ()):
-        allowed = _number(fields, name)
+        allowed = _number(fields, name) if name in fields else None
         if allowed is not None:
             return max(0, allowed)
     return None
@@ -181,19 +185,20 @@ def longest_answer(route: Route, fields: Mapping[str, msgspec.Raw]) -> int | Non
 def _number(fields: Mapping[str, msgspec.Raw], name: str) -> int | None:
     """A number as engines read it, who take `"5"` and `5.0` for 5: else such a spelling would reserve too little."""
     value = _value(fields, name)
-    if isinstance(value, str | float):
-        try:
-            value = int(min(float(value), _MOST))
-        except (ValueError, OverflowError):
-            return None
-    return min(value, _MOST) if isinstance(value, int) else None
+    if isinstance(value, int):  # mostly
+        return min(value, _MOST)
+    if not isinstance(value, str | float):
+        return None
+    try:
+        return int(min(float(value), _MOST))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _value(fields: Mapping[str, msgspec.Raw], name: str) -> object:
-    raw = fields.get(name)
-    if raw is None:
+    if name not in fields:
         return None
     try:
-        return _anything.decode(raw)
+        return _anything.decode(fields[name])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

@@ -123,6 +123,7 @@ REPLIES: dict[Route, Schema] = {
 
 _TEXT: Schema = {"type": "string"}
 _SECONDS: Schema = {"type": "integer", "minimum": 0}
+_KEY: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
 
 # name: schema, and what it means
 REQUEST_HEADERS: dict[str, tuple[Schema, str]] = {
@@ -130,6 +131,10 @@ REQUEST_HEADERS: dict[str, tuple[Schema, str]] = {
     "x-tuneplex-deadline": (
         _TEXT,
         "How long the request may take, from its arrival to the end of its reply: `30s`, `1500ms` or `30`.",
+    ),
+    "idempotency-key": (
+        _KEY,
+        "The same one when a request is sent again: it gets the first one's reply and costs nothing.",
     ),
     "x-tuneplex-priority": (_TEXT, "Among the tenant's own requests: `high`, `normal` or `low`."),
 }
@@ -139,6 +144,8 @@ REPLY_HEADERS: dict[str, tuple[Schema, str]] = {
     "x-should-retry": (_TEXT, "`false` where trying again is in vain."),
     "allow": (_TEXT, "The methods that the path takes."),
     "www-authenticate": (_TEXT, "`Bearer`: a key is needed."),
+    "idempotent-replayed": (_TEXT, "`true`: this is the reply to an earlier request with the same key."),
+    "x-tuneplex-original-request-id": (_TEXT, "That request's own `x-request-id`."),
     "x-tuneplex-waited": (_TEXT, "Seconds that the request has waited, if it had to before its reply began."),
     "x-tuneplex-queue-position": (_SECONDS, "Where a stream stood that began while it was waiting."),
     "x-tuneplex-estimated-wait": (_SECONDS, "Seconds that it would have to wait then, if that was known."),

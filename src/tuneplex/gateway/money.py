@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tuneplex.engines.meters import Meter
-from tuneplex.engines.rename import Renamer
 from tuneplex.engines.usage import Aloud, Usage
 from tuneplex.engines.watching import Watch, WatchedChoices, WatchedResponse
 from tuneplex.gateway.admission import FREE, Cost
@@ -17,6 +16,7 @@ from tuneplex.types import Price, Route
 
 if TYPE_CHECKING:
     from tuneplex.gateway.attempt import Attempt
+    from tuneplex.gateway.reading import Reading
 
 __all__ = ["CutStream", "cost_of", "spent", "watch_of"]
 
@@ -42,15 +42,14 @@ class CutStream(StreamAnswer):
 
     Args:
         attempt: See `StreamAnswer`.
-        meter: See `StreamAnswer`; it passes everything on to `watch`.
-        renamer: See `StreamAnswer`.
-        watch: Knows what the stream has used.
+        reading: See `StreamAnswer`.
+        watch: Its watch, which knows what the stream has used.
     """
 
     __slots__ = ("_watch",)
 
-    def __init__(self, attempt: Attempt, meter: Meter, renamer: Renamer, watch: Watch) -> None:
-        super().__init__(attempt, meter, renamer)
+    def __init__(self, attempt: Attempt, reading: Reading, watch: Watch) -> None:
+        super().__init__(attempt, reading)
         self._watch = watch
 
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`

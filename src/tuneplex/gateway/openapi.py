@@ -32,13 +32,16 @@ _EVENTS = "text/event-stream"
 _PLAIN = "text/plain"
 _KEYED = (401, 403)
 _ANYWHERE = (405, 408, 413, 431)
-_API_ERRORS = (400, 404, 429, 500, 502, 503, 504)
+_API_ERRORS = (400, 404, 409, 422, 429, 500, 502, 503, 504)
 _RETRIED = frozenset({429, 503, 504})
 _LATE = frozenset({500, 502, 503, 504})  # what a request can become after it has waited
+_REFUSED = frozenset({401, 403, 405, 408, 409, 413, 422, 431})  # before anybody asks for an earlier reply
 _WAITED = "x-tuneplex-waited"
+_REPLAYED = ("idempotent-replayed", "x-tuneplex-original-request-id")
 _ALSO = {
     401: ("www-authenticate",),
     405: ("allow",),
+    409: ("x-should-retry",),
     429: ("x-should-retry",),
     502: ("x-should-retry",),
     504: ("x-should-retry",),
@@ -149,7 +152,9 @@ def _responses(method: str, target: Target, shape_of: dict[Any, Any]) -> dict[st
     found = {"200": _success(method, target, shape_of)}
     found |= {str(status): _failure(status, method, target, shape_of) for status in failures}
     if target.route is not None:
-        found["4XX"] = _sent("The engine's own refusal", method, shape_of[Failure], ("x-request-id", _WAITED))
+        found["4XX"] = _sent(
+            "The engine's own refusal", method, shape_of[Failure], ("x-request-id", _WAITED, *_REPLAYED)
+        )
     return found
 
 
@@ -178,6 +183,7 @@ def _failure(status: int, method: str, target: Target, shape_of: dict[Any, Any])
     headers += _ALSO.get(status, ())
     if target.route is not None:
         headers += [_WAITED] if status in _LATE else []
+        headers += _REPLAYED if status not in _REFUSED else ()
         headers += [name for name in REPLY_HEADERS if name.startswith("x-ratelimit-")]
     return _sent(phrase(status), method, shape_of[Failure], tuple(headers))
 

@@ -90,6 +90,10 @@ class Places:
         """Seconds until the first of these is tried again, where all of them fail; None where one does not."""
         return self._health.broken_s([replica.name for replica in replicas])
 
+    def any_free(self) -> bool:
+        """Whether any replica at all has a free place, with or without a slot."""
+        return any(map(self._is_free, self._view.replicas))
+
     def is_quiet(self, replica: Replica) -> bool:
         """Whether it has so many free places that nobody is about to wait for one."""
         most = self._most.get(replica.name)

@@ -55,6 +55,8 @@ class Prospects:
         """Why it need not wait, if its turn comes too late: better told now than after it has waited for nothing."""
         if any(replica.ready_at is None for replica in asked.group.coming):
             return None  # that one may be the first
+        if (longest_s := self.wait_s(asked, self._queue.work)) is None or longest_s <= asked.until - now:
+            return None  # even behind all others: no need to know its turn
         wait_s = self.wait_s(asked, self._queue.work_ahead(asked.place))
         left_s = asked.until - now
         if wait_s is None or wait_s <= left_s:

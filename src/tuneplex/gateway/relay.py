@@ -13,24 +13,21 @@ import msgspec
 
 from tuneplex.engines.continuing import Terms, continuable
 from tuneplex.engines.journal import Journal
-from tuneplex.engines.meters import HiddenUsage, Meter, ResponseUsage, ShownUsage
-from tuneplex.engines.rename import Renamer
 from tuneplex.engines.resuming import Seam
 from tuneplex.engines.usage import Usage, estimated_tokens
-from tuneplex.engines.watching import Watch
 from tuneplex.errors import ApiError, DeadlineExceeded, UpstreamTimeout
-from tuneplex.gateway.answers import PASSED, StreamAnswer, tell
+from tuneplex.gateway.answers import PASSED, tell
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.attempt import Attempt
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.ledger import Ledger
-from tuneplex.gateway.money import CutStream, watch_of
+from tuneplex.gateway.reading import Reading
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.policy import End
 from tuneplex.types import GatewaySettings, Route
 
 if TYPE_CHECKING:
-    from tuneplex.gateway.answers import LongAnswer, WholeAnswer
+    from tuneplex.gateway.answers import LongAnswer, StreamAnswer, WholeAnswer
 
 __all__ = ["OUTCOMES", "Host", "Loss", "Relay"]
 
@@ -68,7 +65,7 @@ class Host(Protocol):
     migrates: bool
 
     def answers(self, attempt: Attempt) -> None:
-        """The head of a good reply has come."""
+        """The first part of an answer has come."""
 
     def failed(self, attempt: Attempt, error: ApiError) -> bool:
         """An attempt is over. Whether its request gets another one, or another one is under way."""
@@ -103,7 +100,7 @@ class Relay:
         answer: Has what has come of the reply that the client gets.
         begun: The client has got something of it.
         terms: How its stream could be continued; None if it could not.
-        journal: What has been sent of that stream.
+        reading: Reads the stream that has begun.
         hedge: The attempt that was made beside a silent one.
         tries: Attempts since the last one that brought a token.
         tried: The endpoints that they went to.
@@ -115,7 +112,7 @@ class Relay:
     over = False
     begun = False
     terms: Terms | None = None
-    journal: Journal | None = None
+    reading: Reading | None = None
     hedge: Attempt | None = None
     tries = 0
     losses: tuple[Loss, ...] = ()
@@ -124,10 +121,6 @@ class Relay:
     answer: StreamAnswer | WholeAnswer | LongAnswer | None = None
     _prompt_bytes = 0
     _reached = 0
-    _meter: Meter | None = None
-    _watch: Watch | None = None
-    _renamer: Renamer | None = None  # of the first attempt, whose engine's name stands in all events
-    _resumed = False
 
     def __init__(self, ledger: Ledger, asked: Asked, host: Host) -> None:
         self.asked = asked
@@ -169,47 +162,31 @@ class Relay:
         if self.journal is not None:
             self.asked.fields = self.journal.resume(seam)
             self.asked.route = Route.COMPLETIONS
-            self._resumed = True
+
+    @property
+    def journal(self) -> Journal | None:
+        """What has been sent of its stream, if that can be continued."""
+        return None if self.reading is None else self.reading.journal
 
     # --- what its attempts tell
 
-    def headed(self, attempt: Attempt) -> None:
-        """One of them gets an answer: the others are not needed."""
+    def answered(self, attempt: Attempt, answer: StreamAnswer | WholeAnswer) -> None:
+        """The first part of an answer has come: the client gets that one, and other attempts are not needed."""
         for other in self.attempts:
             if other is not attempt:
                 other.end()
         self.attempts = [attempt]
+        self.answer = answer
         self._host.answers(attempt)
 
-    def first_event(self) -> None:
-        """The first event of a stream is on its way to the client."""
-        if not self.begun:
+    def streams(self, attempt: Attempt, answer: StreamAnswer, reading: Reading) -> None:
+        """The same, and it is a stream."""
+        self.answered(attempt, answer)
+        if self.reading is None:
+            self.reading = reading
             self.begun = True
             self.asked.fields = _NO_FIELDS  # its prompt may be large, and is not sent again
             self.asked.tally.first_token_s.observe(self.elapsed_s())
-
-    def stream(self, attempt: Attempt) -> StreamAnswer:
-        """Receives the events of this attempt."""
-        if not self._resumed or self._meter is None:
-            self._renamer = attempt.renamer()
-            self._meter = self._new_meter(attempt)
-        renamer = self._renamer or attempt.renamer()
-        if self._watch is not None:
-            return CutStream(attempt, self._meter, renamer, self._watch)
-        return StreamAnswer(attempt, self._meter, renamer)
-
-    def _new_meter(self, attempt: Attempt) -> Meter:
-        asked = self.asked
-        if asked.route is Route.RESPONSES:
-            meter: Meter = ResponseUsage()
-        else:
-            meter = HiddenUsage(attempt.upstream.telling) if attempt.hides_usage else ShownUsage()
-        if asked.may_be_cut:
-            meter = self._watch = watch_of(asked, attempt.aloud, meter)
-        if self.terms is None or not attempt.asks_ids:
-            return meter
-        self.journal = Journal(self.terms, meter, context=attempt.upstream.replica.context)
-        return self.journal
 
     def failed(self, attempt: Attempt, error: ApiError) -> None:
         """One of them will not get any further."""
@@ -286,7 +263,7 @@ class Relay:
             attempt.tick(now)
         if hedge_s is not None and self.hedge is None and not self.begun and len(self.attempts) == 1:
             only = self.attempts[0]
-            if not only.headed and now - only.since_s >= hedge_s:
+            if not only.chunks and now - only.since_s >= hedge_s:
                 self._host.silent(self)
 
     # --- the end

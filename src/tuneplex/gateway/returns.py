@@ -7,6 +7,7 @@ in the room: somebody reads it already. All that goes out has passed `policy.eli
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Protocol
@@ -14,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from tuneplex.engines.resuming import Seam
-from tuneplex.errors import ApiError, BadRequest, Quarantined
+from tuneplex.errors import ApiError, Quarantined
 from tuneplex.gateway.answers import STREAM_HEADERS
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.attempt import Attempt
@@ -26,11 +27,13 @@ from tuneplex.gateway.ledger import Ledger
 from tuneplex.gateway.places import Places
 from tuneplex.gateway.relay import OUTCOMES, Relay
 from tuneplex.gateway.tokens import TokenCounter
-from tuneplex.gateway.upstreams import Upstream
+from tuneplex.gateway.upstreams import Upstreams
 from tuneplex.policy import DEATHS, Budget, End, backoff_s
 from tuneplex.types import FleetView, GatewaySettings, Replica, ReplicaState, Retries, Route
 
 __all__ = ["Desk", "Returns"]
+
+_log = logging.getLogger(__name__)
 
 _DISPATCHED_AT_ONCE = 16  # and no more, so that streams go on in between
 _DOUBTED = frozenset({End.UNREACHABLE, End.BROKEN, End.DEAD})
@@ -48,9 +51,6 @@ class Desk(Protocol):
         Raises:
             ApiError: There are none, either.
         """
-
-    def way(self, replica: Replica) -> Upstream:
-        """The way to a replica of the current view that is ready."""
 
 
 class _Back(msgspec.Struct):
@@ -82,6 +82,7 @@ class Returns:
         desk: Knows the fleet.
         ledger: Knows what is under way.
         places: Knows where there is room.
+        ways: To the replicas.
         doubts: Knows which replicas may be gone.
         health: Knows which replicas fail.
         tokens: Has the base's tokenizer.
@@ -101,6 +102,7 @@ class Returns:
         ledger: Ledger,
         places: Places,
         *,
+        ways: Upstreams,
         doubts: Doubts,
         health: Health,
         tokens: TokenCounter,
@@ -114,6 +116,7 @@ class Returns:
         self.migrates = False
         self._desk = desk
         self._places = places
+        self._ways = ways
         self._doubts = doubts
         self._health = health
         self._ledger = ledger
@@ -159,10 +162,10 @@ class Returns:
         self._places.began(attempt)
 
     def answers(self, attempt: Attempt) -> None:
-        """The head of a good reply has come."""
+        """The first part of an answer has come."""
         self._health.answered(attempt.upstream.replica.name, attempt.era)
         relay = attempt.relay
-        if relay.hedge is not None and not relay.begun:
+        if relay.hedge is not None:
             self._counters.hedged(relay.asked.model.name, won=attempt is relay.hedge)
 
     def ended(self, attempt: Attempt) -> None:
@@ -170,7 +173,9 @@ class Returns:
         self._health.ended(attempt.upstream.replica.name, attempt.era, attempt.verdict)
         self._places.ended(attempt)
         if attempt.ended in _DOUBTED:
-            self._doubts.doubt(attempt.upstream)
+            upstream = self._ways.find(attempt.upstream.replica)
+            if upstream is not None:
+                self._doubts.doubt(upstream)
         self.served()
 
     def failed(self, attempt: Attempt, error: ApiError) -> bool:
@@ -248,7 +253,7 @@ class Returns:
             first = relay.attempts[0].upstream.replica.endpoint
             replica = self._places.choose([one for one in ready if one.endpoint != first], relay.asked.model)
             if replica is not None:
-                relay.hedge = relay.attempt(self._desk.way(replica))
+                relay.hedge = relay.attempt(self._ways[replica])
         except ApiError:
             return
 
@@ -279,17 +284,18 @@ class Returns:
                 return False
             del self._waiting[relay]
             self._send(relay, back, replica)
-        except ApiError as error:
-            relay.give_up(back.error if relay.begun or not isinstance(error, BadRequest) else error, OUTCOMES[back.end])
+        except ApiError:
+            relay.give_up(back.error, OUTCOMES[back.end])
+        except Exception:  # noqa: BLE001 - the last resort: the others must have their turns
+            _log.exception("request %s could not be sent again", relay.exchange.request_id.decode())
+            relay.give_up(back.error, OUTCOMES[back.end])
         return True
 
     def _choose(self, relay: Relay, back: _Back) -> Replica | None:
         asked = relay.asked
         ready, _ = self._desk.find(asked)
         if back.seam is not None:
-            ready = tuple(
-                one for one in ready if Route.COMPLETIONS in one.routes and self._desk.way(one).dialect.continues
-            )
+            ready = tuple(one for one in ready if Route.COMPLETIONS in one.routes and self._ways[one].dialect.continues)
         others = [one for one in ready if one.endpoint not in relay.tried]
         if others or not back.same or self._clock() < back.same_from:
             return self._places.choose(others, asked.model)
@@ -297,7 +303,7 @@ class Returns:
 
     def _continues(self, replica: Replica) -> bool:
         """Whether a stream can be continued there."""
-        return Route.COMPLETIONS in replica.routes and self._desk.way(replica).dialect.continues
+        return Route.COMPLETIONS in replica.routes and self._ways[replica].dialect.continues
 
     def _send(self, relay: Relay, back: _Back, replica: Replica) -> None:
         name = relay.asked.model.name
@@ -306,7 +312,7 @@ class Returns:
         else:
             relay.resume(back.seam)
             self._counters.migrated(name, back.end.value)
-        relay.attempt(self._desk.way(replica))
+        relay.attempt(self._ways[replica])
 
     def _is_suspect(self, relay: Relay) -> bool:
         """Whether it may be what engines die of; if it is, by all that can be known, it ends here."""

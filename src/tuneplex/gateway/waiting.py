@@ -1,7 +1,7 @@
 """The waiting room: who goes to a replica now, who waits, in which order, and for how long.
 
 Whatever leaves the room passes `_out`, so that nothing of it stays behind, and whatever goes to a replica has passed
-`policy.eligible` just before.
+`policy.eligible` as fleet and keys are just then: when they change, all that wait pass it anew.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class Room:
         self._groups: dict[tuple[str, ...], Group] = {}
         self._epoch = 0
         self._round = 0
+        self._next: Replica | None = None  # where the one goes that fits
         self._awake = False
         self._stale = False
         self._closed = False
@@ -195,7 +196,8 @@ class Room:
             error = None if place_free else self._prospects.hopeless(asked, now)
             if error is not None:
                 self._refuse(asked, error)
-            self._wake()
+            elif self._places.any_free():
+                self._wake()
 
     def _group(self, asked: Asked, replicas: tuple[Replica, ...], coming: tuple[Replica, ...]) -> Group:
         key = (asked.model.version, "" if replicas else "-", *(replica.name for replica in replicas or coming))
@@ -301,10 +303,10 @@ class Room:
             return
         self._round += 1
         for _ in range(_DISPATCHED_AT_ONCE):
-            asked = self._queue.take(self._fits)
-            if asked is None:
+            asked = self._queue.take(self._fits) if self._places.any_free() else None
+            if asked is None or self._next is None:
                 break
-            self._go(asked)
+            self._go(asked, self._next)
         else:
             self._wake()
         now = self._clock()
@@ -316,19 +318,16 @@ class Room:
         group = asked.group
         if group.blocked == self._round:
             return False
-        if group.replicas and self._places.choose(group.replicas, group.model) is not None:
+        self._next = self._places.choose(group.replicas, group.model)
+        if self._next is not None:
             return True
         group.blocked = self._round  # whoever goes first can only take places away
         return False
 
-    def _go(self, asked: Asked) -> None:
-        """Its turn has come."""
+    def _go(self, asked: Asked, replica: Replica) -> None:
+        """Its turn has come. Its group is of this very state of fleet and keys: `_review` has seen to that."""
         self._out(asked)
         try:
-            replicas, _ = self._desk.find(asked)
-            replica = self._places.choose(replicas, asked.model)
-            if replica is None:
-                raise Unavailable("The engine has just gone.", code="no_ready_engine", retry_after_s=1)  # noqa: TRY301
             self._ledger.counters.waited(asked.model.name, self._tell_waited(asked))
             self._send(asked, replica)
         except ApiError as error:
@@ -361,6 +360,7 @@ class Room:
 
     def closed(self, relay: Relay, outcome: Outcome) -> None:
         """A request is over: its place is free, and what it has really taken is known."""
+        self._wake()
         charge, used = relay.asked.charge, relay.used
         if used is None:
             return
@@ -373,10 +373,8 @@ class Room:
             self._correct(charge, work - charge.work)
         if outcome is Outcome.COMPLETE and used.exact:
             self._lengths.saw(relay.asked.model.name, used.completion)
-        if self._waiters:
-            if work:
-                self._prospects.speed.finished(work)
-            self._wake()
+        if self._waiters and work:
+            self._prospects.speed.finished(work)
 
     def _review(self) -> bool:
         """Find anew what each waits for; whether that is done."""

@@ -20,7 +20,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from heapq import heappop, heapreplace
-from itertools import chain, count
+from itertools import count
 from typing import Generic, TypeVar
 
 __all__ = ["FairQueue", "Place"]
@@ -72,12 +72,16 @@ class FairQueue(Generic[T]):
 
     Weights, shares and work are more than 0. Work is in any unit, always the same. No call takes longer for what went
     before: who has nothing waiting and is not ahead of the others is forgotten.
+
+    Attributes:
+        work: Of all that wait.
     """
 
     def __init__(self) -> None:
         self._tenants: _Ring[str, _Tenant[T]] = _Ring()
         self._weights: Mapping[str, float] = {}
         self._numbers = count()
+        self.work = 0.0
         self._waiting = 0
         self._gone = 0.0
         self._look = math.inf
@@ -102,6 +106,7 @@ class FairQueue(Generic[T]):
         within.places[place] = None
         within.work += work
         whose.work += work
+        self.work += work
         whose.waiting += 1
         self._waiting += 1
         whose.flows.wait(within)
@@ -124,6 +129,7 @@ class FairQueue(Generic[T]):
         # Sums of floats would never come back to 0 by themselves.
         within.work = within.work - place.work if within.places else 0.0
         whose.work = whose.work - place.work if whose.waiting else 0.0
+        self.work = self.work - place.work if self._waiting else 0.0
         if not within.places:
             within.come = 0.0
             whose.flows.leave(within)
@@ -143,10 +149,7 @@ class FairQueue(Generic[T]):
         self._rest -= 1
         if self._rest < 0 and self._gone >= self._look:
             self._find_late()
-        late = self._late
-        heads = (within.first for whose in self._tenants for within in whose.flows)
-        ordered = chain(late, (place for place in heads if place not in late)) if late else heads
-        place = next((place for place in ordered if fits(place.item)), None)
+        place = self._first_that(fits)
         if place is None:
             return None
         self._tenants.turn(place._tenant, place.work)  # noqa: SLF001 - a place is this queue's own
@@ -155,6 +158,18 @@ class FairQueue(Generic[T]):
         place._flow.last = place.work  # noqa: SLF001
         self.remove(place)
         return place.item
+
+    def _first_that(self, fits: Callable[[T], bool]) -> Place[T] | None:
+        late = self._late
+        for place in late:
+            if fits(place.item):
+                return place
+        for whose in self._tenants:
+            for within in whose.flows:
+                place = within.first
+                if place not in late and fits(place.item):
+                    return place
+        return None
 
     def charge(self, *, tenant: str, weight: float, flow: Hashable, share: float, work: float) -> None:
         """Something went without waiting."""
@@ -451,10 +466,15 @@ class _Ring(Generic[K, M]):
             member.start = member.floor = self.time
 
     def _move(self, member: M, start: float) -> None:
-        waits = member.entry is not None
-        self.leave(member)
-        member.start = start
-        if waits:
+        if member.entry is None:
+            member.start = start
+        elif len(self._order) == 1:  # so is everybody's order where there is nobody else
+            member.start = start
+            member.entry = start, next(self._numbers)
+            self._order[0] = *member.entry, member
+        else:
+            self.leave(member)
+            member.start = start
             self._enter(member)
 
     def _enter(self, member: M) -> None:

@@ -59,6 +59,16 @@ def test_curl_example_gets_an_answer(block: Block, running: CommandLine) -> None
     assert json.loads(done.stdout)["model"] == "contacts", done.stdout
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not on this machine")
+@pytest.mark.parametrize("block", blocks("bash", "docs/idempotency.md"), ids=str)
+def test_idempotency_example_gets_one_answer_twice(block: Block, running: CommandLine, tmp_path: Path) -> None:
+    """The two answers are the same, and the second one says that it is a replay."""
+    command = ["bash", "-euo", "pipefail", "-c", as_here(block.text, running)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.lower().strip()) == (0, "idempotent-replayed: true"), done.stderr
+    assert json.loads((tmp_path / "again.json").read_text())["model"] == "contacts"
+
+
 @pytest.mark.parametrize("block,line", COMMANDS, ids=str)
 def test_documented_command_exists(block: Block, line: str) -> None:
     """Each command of tuneplex in the documentation exists, with the options that are shown."""
@@ -120,7 +130,14 @@ def _keys_page() -> Iterator[str]:
 @pytest.mark.parametrize(
     "block",
     blocks(
-        "yaml", "README.md", "docs/engines.md", "docs/keys.md", "docs/limits.md", "docs/store.md", "docs/waiting.md"
+        "yaml",
+        "README.md",
+        "docs/engines.md",
+        "docs/idempotency.md",
+        "docs/keys.md",
+        "docs/limits.md",
+        "docs/store.md",
+        "docs/waiting.md",
     ),
     ids=str,
 )

@@ -92,10 +92,20 @@ def test_headers_of_refusals_are_documented() -> None:
     """Limits, deadlines and a quarantine may tell not to try again; what comes after waiting tells how long it was."""
     for operation in (one for where, one in OPERATIONS.items() if target(*where).route is not None):
         told = {status: set(answer.headers) for status, answer in operation.responses.items()}
-        assert [status for status, headers in told.items() if "x-should-retry" in headers] == ["429", "502", "504"]
+        retried = [status for status, headers in told.items() if "x-should-retry" in headers]
+        assert retried == ["409", "429", "502", "504"]
         assert {"retry-after", "x-should-retry"} <= told["429"]
         waited = {status for status, headers in told.items() if "x-tuneplex-waited" in headers}
         assert waited == {"200", "500", "502", "503", "504", "4XX"}
+
+
+def test_replays_are_documented() -> None:
+    """The key, what a replay tells of itself, and why there may be none, on each route that an engine answers."""
+    for operation in (one for where, one in OPERATIONS.items() if target(*where).route is not None):
+        assert "idempotency-key" in {parameter.name for parameter in operation.parameters}
+        replayed = {status for status, one in operation.responses.items() if "idempotent-replayed" in one.headers}
+        assert replayed == {"200", "400", "404", "429", "500", "502", "503", "504", "4XX"}
+        assert {"409", "422"} <= set(operation.responses)
 
 
 def test_streams_are_documented_where_there_are_some() -> None:
