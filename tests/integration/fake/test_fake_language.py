@@ -6,16 +6,20 @@ import json
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuneplex.testing import FakeEngine, Tokenizer
+from tuneplex.testing.generation import Reply, steps
 from tuneplex.testing.instances import instance
+from tuneplex.testing.protocol import Ask
 from tuneplex.testing.tokens import Detokenizer
 
 # A busy machine is no failure.
 UNTIMED = settings(deadline=None)
 TOKENIZER = Tokenizer()
+LIBRARY = tokenizers.Tokenizer.from_str(TOKENIZER.as_json())
 ENGINE = FakeEngine(adapters=["ada"])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 IDS = st.lists(st.integers(0, TOKENIZER.size - 1), max_size=60)
@@ -51,6 +55,36 @@ def test_a_stream_of_tokens_is_the_text_up_to_a_stop(text: str, stops: list[str]
     assert not any(stop in shown for stop in stops)
     assert text.replace("<|", "").startswith(shown + (stopped or ""))
     assert stopped is not None or shown == text.replace("<|", "")
+
+
+@UNTIMED
+@given(TEXTS)
+def test_its_json_is_the_same_tokenizer(text: str) -> None:
+    """The library of the bases' tokenizers makes the same ids of a text with it, and the text of the ids."""
+    ids = TOKENIZER.encode(text)
+    assert LIBRARY.encode(text, add_special_tokens=False).ids == ids
+    assert LIBRARY.decode(ids, skip_special_tokens=False) == text
+
+
+def test_a_token_that_ends_a_reply_has_no_text() -> None:
+    """A stop token is told but not shown, unless it was asked for; before `min_tokens` neither it nor a string ends."""
+
+    def said(**more: Any) -> tuple[str, list[int]]:  # noqa: ANN401 - fields of `Ask`
+        reply = Reply(token_ids=[])
+        for step in steps(TOKENIZER, Ask(model="base", prompts=[[5]], room=9, ignore_eos=True, **more), 0, ""):
+            reply.add(step)
+        return reply.text, reply.token_ids
+
+    whole, ids = said()
+    start = TOKENIZER.decode(ids[:4])
+    stop = ids[4]
+    assert stop not in ids[:4]
+    assert said(stop_token_ids=[stop]) == (start, ids[:5])
+    assert said(stop_token_ids=[stop], include_stop=True) == (TOKENIZER.decode(ids[:5]), ids[:5])
+    assert said(stop_token_ids=[stop], min_tokens=9) == (whole, ids)
+    string = TOKENIZER.decode([stop])
+    assert said(stop=[string])[1] == ids[:5]
+    assert said(stop=[string], min_tokens=9) == (whole, ids)
 
 
 @UNTIMED
