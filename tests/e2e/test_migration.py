@@ -226,6 +226,21 @@ def test_in_float32_the_text_is_the_same(fleet: Fleet, whole: list[Listener], pr
     assert [one.done().text for one in asked] == [one.text for one in whole[:2]]
 
 
+@in_float32
+@pytest.mark.full
+def test_when_both_engines_are_killed_the_streams_wait(fleet: Fleet, whole: list[Listener]) -> None:
+    """They go on at whichever engine comes back first, and end as they do without the kills."""
+    pids = [replica.pid for replica in fleet.ready().replicas]
+    listeners = [Listener(fleet, one.ask) for one in whole]
+    fleet.wait_for(lambda: all(len(one.events) > BEGUN or one.error for one in listeners))
+    for pid in pids:
+        assert pid is not None
+        fleet.kill(pid)
+    for one, true in zip(listeners, whole, strict=True):
+        one.done().is_whole()
+        assert (one.text, one.ids, one.ends, one.usages) == (true.text, true.ids, true.ends, true.usages)
+
+
 @in_bfloat16
 def test_in_bfloat16_no_token_is_lost_or_doubled(fleet: Fleet, base_model: Path) -> None:
     """All have as many tokens as they should, they make the text, and each is what the engine says next."""
