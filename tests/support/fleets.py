@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import httpx2
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
 
 from tuneplex.app.state import StateDir
 from tuneplex.errors import StateError
@@ -188,6 +189,13 @@ class Fleet:
         if not dry_run:
             self.spec = marked
         return msgspec.json.decode(reply.content, type=tuple[Change, ...])
+
+    def counted(self, name: str) -> int:
+        """A counter of the gateways, all its labels together; `name` is without `_total`."""
+        with self.client() as client:
+            page = client.get(str(client.base_url).replace("/v1/", "/metrics")).text
+        families = [family for family in text_string_to_metric_families(page) if family.name == name]
+        return round(sum(sample.value for family in families for sample in family.samples))
 
     def ask(self, model: str = "base") -> str:
         """One short answer from a model."""
