@@ -13,7 +13,6 @@ __all__ = ["DEAD", "BrokenOff", "Core", "Stream", "misbehave"]
 # vLLM's `EngineDeadError`.
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
-_ERROR = b'{"error": {"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500}}'
 _SSE = [("content-type", "text/event-stream; charset=utf-8")]
 _PHRASES = {400: "BadRequestError", 404: "NotFoundError", 429: "TooManyRequests", 503: "ServiceUnavailableError"}
 
@@ -159,7 +158,8 @@ class Stream:
             await self._fail("Internal server error")
 
     async def _fail(self, words: str) -> None:
-        error = b'{"error": {"message": "%b", "type": "InternalServerError", "param": null, "code": 500}}' % words.encode()
+        told = b'{"message": "%b", "type": "InternalServerError", "param": null, "code": 500}' % words.encode()
+        error = b'{"error": %b}' % told
         if self._script.body is not None:
             error = self._script.body.encode()
         self._held += b"data: %b\n\ndata: [DONE]\n\n" % error
