@@ -21,7 +21,7 @@ import uvicorn
 
 from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
-from tuneplex.control import Controller, Dividing, Leasing, Registry, admin_app
+from tuneplex.control import Controller, Dividing, Holds, Leasing, Registry, admin_app
 from tuneplex.feed.sockets import private_socket
 from tuneplex.launchers.external import ExternalLauncher
 from tuneplex.launchers.local import LocalLauncher, inheritable
@@ -75,11 +75,13 @@ def _controller(state: StateDir, spawner: Spawner, env: Mapping[str, str]) -> Co
     local = LocalLauncher(
         spawner, sockets=state.run_directory, logs=state.logs, machine=survey(env), env=inheritable(env)
     )
+    started = info.started if info else 0.0
     return Controller(
         state.read_spec(),
         applied_at=state.fleet_file.stat().st_mtime,
         url=info.url if info else "",
-        started=info.started if info else 0.0,
+        started=started,
+        holds=Holds(state.holds_file, started),
         launchers={"local": local, "external": ExternalLauncher()},
     )
 

@@ -53,6 +53,7 @@ class StateDir:
     `logs/`                      one log for each process
     `store.db`                   tenants and keys, unless the fleet file names a database
     `access.snapshot`            what gateways last knew of them, for starts while the database is down
+    `holds.json`                 which replicas people have drained, since this start of the fleet
     `run`                        link to a short directory under /tmp that holds the sockets
     ============================ =============================================================
 
@@ -88,6 +89,11 @@ class StateDir:
     def access_file(self) -> Path:
         """The snapshot of tenants and keys that control starts from while the store is down."""
         return self.path / "access.snapshot"
+
+    @property
+    def holds_file(self) -> Path:
+        """The replicas that people have told to take no requests."""
+        return self.path / "holds.json"
 
     def store_url(self, spec: FleetSpec) -> str:
         """Where the fleet's store is, as `records.Store` takes it."""

@@ -22,7 +22,7 @@ from tuneplex.control.bodies import (
     TenantWish,
 )
 from tuneplex.errors import StateError, StoreDown, TuneplexError, UserError
-from tuneplex.types import Change, FleetSpec, Status
+from tuneplex.types import Change, FleetSpec, ReplicaStatus, Status
 
 __all__ = ["Admin"]
 
@@ -31,6 +31,7 @@ _APPLY_S = 120.0  # control answers when the live part is done; adapters load on
 _STORE_DOWN = "store_down"
 _UNKNOWN_TENANT = "unknown_tenant"
 _FIRST_TENANT = "`tuneplex tenants list` shows what there is; `tuneplex tenants create NAME` makes one"
+_REPLICA_HINTS = {"last_ready_replica": "--force does it all the same"}
 _OTHER_KEY = "`tuneplex keys list --all` shows their ids"
 
 
@@ -72,6 +73,33 @@ class Admin:
         query = {"dry_run": "1"} if dry_run else {}
         reply = self._ask("POST", "/apply", params=query, content=msgspec.json.encode(spec), timeout=_APPLY_S)
         return msgspec.json.decode(reply, type=tuple[Change, ...])
+
+    def drain(self, name: str, *, now: bool, force: bool) -> ReplicaStatus:
+        """Give a replica no new requests; with `now` its streams go elsewhere at once, `force` takes the last one.
+
+        Raises:
+            UserError: There is none, or something stands against it.
+            StateError: Control does not answer.
+        """
+        return self._replica(name, "drain", now=now, force=force)
+
+    def restart(self, name: str, *, now: bool, force: bool) -> ReplicaStatus:
+        """Drain a replica and start it again; see `drain`."""
+        return self._replica(name, "restart", now=now, force=force)
+
+    def resume(self, name: str) -> ReplicaStatus:
+        """Give a replica requests again; see `drain`."""
+        return self._replica(name, "resume")
+
+    def _replica(self, name: str, verb: str, **flags: bool) -> ReplicaStatus:
+        query = "&".join(f"{flag}=1" for flag, wanted in flags.items() if wanted)
+        path = f"{_path('replicas', name, verb)}?{query}"
+        try:
+            return msgspec.json.decode(self._ask("POST", path), type=ReplicaStatus)
+        except _Refused as error:
+            if error.status < httpx2.codes.INTERNAL_SERVER_ERROR:
+                raise UserError(str(error), hint=_REPLICA_HINTS.get(error.code, "")) from error
+            raise
 
     def tenants(self) -> tuple[TenantInfo, ...]:
         """All tenants, by name.

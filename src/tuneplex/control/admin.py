@@ -17,6 +17,7 @@ from tuneplex.control.leasing import Leasing
 from tuneplex.control.openapi import document
 from tuneplex.control.operations import LOCAL_ACTOR, Call, Conflict, Operation, Query, handlers, routes
 from tuneplex.control.registry import Registry
+from tuneplex.control.replica_routes import replica_operations
 from tuneplex.engines.driver import KINDS
 from tuneplex.errors import BadRequest, Forbidden
 from tuneplex.identity import Limits
@@ -57,6 +58,7 @@ def admin_operations(
 
     operations = (
         *_fleet_operations(controller, registry, leasing, save),
+        *replica_operations(controller),
         *identity_operations(registry, lambda: _currency(controller.spec)),
         Operation("GET", "/limits", "listLimits", "All tenants, keys and models that have limits, and what they have "
                   "used of them.", limits, answer=tuple[LimitUse, ...], errors=(400,)),

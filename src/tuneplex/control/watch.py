@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tuneplex.control.seen import LoadFailure, Seen
+import msgspec
+
+from tuneplex.control.seen import Hold, LoadFailure, Seen
 from tuneplex.engines.driver import Driver, EngineMetrics, EngineModel, EngineServer
 from tuneplex.errors import EngineError, EngineTimeout
 from tuneplex.launchers.launcher import Launched
@@ -31,19 +32,24 @@ class Watch:
         record: The replica.
         driver: For its kind of engine.
         changed: Called whenever something worth a decision was learned.
+        now: Control's own time.
 
     Attributes:
+        started: When it was launched, by that time.
+        ended: When it ended; None while it lives.
         looked: Set after the first look that found something out; a busy engine that does not answer in time did not.
         draining_since: See `Seen`; decided elsewhere, remembered here.
         drain_generation: The first view that tells gateways so, once there is one.
         stopping: See `Seen`.
+        drain_s: See `Seen`; of a pool that is gone it stays as it was.
         unlisted: See `Seen`.
     """
 
-    def __init__(self, record: Launched, driver: Driver, changed: Callable[[], None]) -> None:
+    def __init__(self, record: Launched, driver: Driver, changed: Callable[[], None], now: Callable[[], float]) -> None:
         self._record = record
         self._driver = driver
         self._changed = changed
+        self._now = now
         self._server = EngineServer(record.endpoint, record.secret)
         self._answered = False
         self._silent_since: float | None = None
@@ -57,6 +63,9 @@ class Watch:
         self._failures: dict[str, LoadFailure] = {}
         self._loaded_here: set[str] = set()
         self.looked = asyncio.Event()
+        self.started = min(record.started, now())
+        self.ended = None if record.ended is None else min(record.ended, now())
+        self.drain_s = record.drain_s
         self.draining_since: float | None = None
         self.drain_generation: int | None = None
         self.stopping = False
@@ -67,23 +76,25 @@ class Watch:
         looks = 0
         try:
             while True:
-                before = self.seen(self._record, drained=False)
+                before = self.seen(self._record)
                 await self._look(with_figures=looks % _FIGURES_EVERY == 0)
                 looks += 1
-                if self.seen(self._record, drained=False) != before:
+                if self.seen(self._record) != before:
                     self._changed()
                 await asyncio.sleep(_READY_PAUSE_S if self._answered else _STARTING_PAUSE_S)
         finally:
             await self._server.aclose()
 
-    def seen(self, record: Launched, *, drained: bool) -> Seen:
+    def seen(self, record: Launched, *, hold: Hold | None = None, drained: bool = False) -> Seen:
         """What is known of the replica now."""
         return Seen(
-            launched=record,
+            launched=msgspec.structs.replace(record, started=self.started, ended=self.ended),
             answered=self._answered,
             silent_since=self._silent_since,
             models=self._models,
             draining_since=self.draining_since,
+            hold=hold,
+            drain_s=self.drain_s,
             drained=drained,
             stopping=self.stopping,
             changing=frozenset(self._changing),
@@ -99,7 +110,9 @@ class Watch:
         )
 
     def note_end(self) -> None:
-        """The replica has ended: keep its last words."""
+        """The replica has ended: keep when, by the clock that nobody sets, and its last words."""
+        if self.ended is None:
+            self.ended = self._now()
         lines = [line for line in read_tail(Path(self._record.log)).splitlines() if line.strip()]
         self._words = "\n".join(lines[-_LAST_LINES:])
 
@@ -123,7 +136,7 @@ class Watch:
                 self._loaded_here.discard(name)
                 self.unlisted.pop(name, None)
             except EngineError as error:
-                self.unlisted[name] = time.time()
+                self.unlisted[name] = self._now()
                 logging.getLogger(__name__).warning("%s does not unload %s: %s", self._record.replica, name, error)
             await self._ask_adapters()
 
@@ -142,7 +155,7 @@ class Watch:
 
     def _note_failure(self, name: str, words: str) -> None:
         count = self._failures[name].count + 1 if name in self._failures else 1
-        self._failures[name] = LoadFailure(count, time.time(), words)
+        self._failures[name] = LoadFailure(count, self._now(), words)
         logging.getLogger(__name__).warning("%s does not load %s: %s", self._record.replica, name, words)
 
     def _may_unload(self, name: str) -> bool:
@@ -164,7 +177,7 @@ class Watch:
             if not isinstance(error, EngineTimeout):
                 self.looked.set()
         if not healthy and self._silent_since is None:
-            self._silent_since = time.time()
+            self._silent_since = self._now()
         if healthy and with_figures:
             await self._ask_figures()
 
