@@ -81,10 +81,10 @@ def _slots(replica: ReplicaStatus) -> str:
 def note(replica: ReplicaStatus) -> str:
     """What a replica that is not ready is doing, or why it is not; and what a person should know of one that is."""
     if replica.state is ReplicaState.READY:
-        return replica.notice
+        return "; ".join(filter(None, (replica.detail, replica.notice)))
     if replica.state is ReplicaState.DRAINING:
         return _draining(replica)
-    words = replica.detail if replica.state is ReplicaState.DEAD and replica.detail else replica.phase
+    words = replica.detail or replica.phase
     return f"{words}; drained by hand" if replica.held == "drain" else words
 
 

@@ -78,7 +78,6 @@ class Controller:
     ) -> None:
         self.spec = spec
         self.publisher = Publisher(self._on_report, self._on_gone)
-        self._applied_at = applied_at
         self._url = url
         self._started = started
         self._launchers = launchers
@@ -86,6 +85,8 @@ class Controller:
         self._drivers = drivers
         self._holds = holds or Holds()
         self._clock = clock or Clock()
+        # Of a file that the clock was set back after, no failure would ever be younger, and none would be waited for.
+        self._applied_at = min(applied_at, self._clock.now())
         self._watches: dict[tuple[str, str], tuple[Watch, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -230,7 +231,8 @@ class Controller:
             self._watches.pop(key)[1].cancel()
         for key, record in records.items():
             if key not in self._watches:
-                watch = Watch(record, self._drivers(record.engine), self._wake.set, self._clock.now)
+                driver = self._drivers(record.engine)
+                watch = Watch(record, driver, self._wake.set, limits=self._limits, now=self._clock.now)
                 self._watches[key] = watch, asyncio.create_task(watch.run())
             watch, task = self._watches[key]
             watch.drain_s = drains.get(record.pool, watch.drain_s)

@@ -6,15 +6,14 @@ import logging
 
 from tuneplex.control.controller import Controller
 from tuneplex.control.decide import Situation
-from tuneplex.control.operations import Call, Conflict, Operation, Query
+from tuneplex.control.operations import Call, Conflict, Operation, Query, not_kept
 from tuneplex.control.seen import Hold, Seen
-from tuneplex.errors import NotFound, Unavailable
+from tuneplex.errors import NotFound
 from tuneplex.types import ReplicaState, ReplicaStatus
 
 __all__ = ["replica_operations"]
 
 _ERRORS = (400, 404, 409, 503)
-_RETRY_AFTER_S = 5
 
 
 def replica_operations(controller: Controller) -> tuple[Operation, ...]:
@@ -83,8 +82,7 @@ class _Replicas:
         try:
             self._controller.hold(replica.launched, hold)
         except OSError as error:
-            words = f"this cannot be written down for the next start of control: {error}; nothing was changed"
-            raise Unavailable(words, code="not_kept", retry_after_s=_RETRY_AFTER_S) from error
+            raise not_kept(error) from error
         if hold != replica.hold:
             logging.getLogger(__name__).info("%s %s %s", call.actor, done, replica.name)
         return next(one for one in self._controller.status().replicas if one.name == replica.name)

@@ -25,7 +25,9 @@ class Limits(msgspec.Struct, frozen=True):
         give_up_after: Failures within `give_up_window_s` after which a replica is left alone.
         give_up_window_s: See there.
         silent_s: How long a replica that was ready may leave health checks without an answer before it is restarted.
-        unreachable_s: How long an external one may, before it gets no more requests.
+        unreachable_s: How long an external one may be out of reach, before it gets no more requests. One that is only
+            slow to answer is as busy as any other.
+        slow_s: An answer to a health check that takes longer is worth telling.
         first_load_s: Before loading an adapter is tried again; doubled with each failure.
         longest_load_s: At most.
         hopeless_loads: Failures in a row to load an adapter, after which no request waits for it any more.
@@ -38,6 +40,7 @@ class Limits(msgspec.Struct, frozen=True):
     give_up_window_s: float = 900.0
     silent_s: float = 60.0
     unreachable_s: float = 6.0
+    slow_s: float = 5.0
     first_load_s: float = 2.0
     longest_load_s: float = 60.0
     hopeless_loads: int = 3
@@ -79,6 +82,7 @@ class Seen(msgspec.Struct, frozen=True):
         launched: Its record.
         answered: It has answered a health check since it was launched.
         silent_since: Since when it has not answered one, None if it answered the last.
+        slow: It was reached then, and has only not answered yet.
         models: What it lists.
         draining_since: Since when it takes no new requests, because it is going away.
         hold: Why it takes none although it stays.
@@ -100,6 +104,7 @@ class Seen(msgspec.Struct, frozen=True):
     launched: Launched
     answered: bool = False
     silent_since: float | None = None
+    slow: bool = False
     models: tuple[EngineModel, ...] = ()
     draining_since: float | None = None
     hold: Hold | None = None
@@ -141,7 +146,7 @@ class Seen(msgspec.Struct, frozen=True):
         """An external engine that does not answer; a local one is alive or has ended, and is restarted if it hangs."""
         if self.launched.launcher != "external" or self.silent_since is None:
             return False
-        return now - self.silent_since > limits.unreachable_s
+        return now - self.silent_since > (limits.silent_s if self.slow else limits.unreachable_s)
 
     @property
     def drains(self) -> bool:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
 import msgspec
 
-from tuneplex.control.seen import Hold, LoadFailure, Seen
+from tuneplex.control.seen import Hold, Limits, LoadFailure, Seen
 from tuneplex.engines.driver import Driver, EngineMetrics, EngineModel, EngineServer
 from tuneplex.errors import EngineError, EngineTimeout
 from tuneplex.launchers.launcher import Launched
 from tuneplex.launchers.logfile import read_tail
 from tuneplex.types import AdapterVersion, Residency
+from tuneplex.units import format_duration
 
 __all__ = ["Watch"]
 
@@ -32,6 +33,7 @@ class Watch:
         record: The replica.
         driver: For its kind of engine.
         changed: Called whenever something worth a decision was learned.
+        limits: How patient to be.
         now: Control's own time.
 
     Attributes:
@@ -45,14 +47,25 @@ class Watch:
         unlisted: See `Seen`.
     """
 
-    def __init__(self, record: Launched, driver: Driver, changed: Callable[[], None], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        record: Launched,
+        driver: Driver,
+        changed: Callable[[], None],
+        *,
+        limits: Limits,
+        now: Callable[[], float],
+    ) -> None:
         self._record = record
         self._driver = driver
         self._changed = changed
+        self._limits = limits
         self._now = now
         self._server = EngineServer(record.endpoint, record.secret)
         self._answered = False
         self._silent_since: float | None = None
+        self._slow = False
+        self._trouble = ""
         self._models: tuple[EngineModel, ...] = ()
         self._metrics = EngineMetrics()
         self._residency: Residency | None = None
@@ -91,6 +104,7 @@ class Watch:
             launched=msgspec.structs.replace(record, started=self.started, ended=self.ended),
             answered=self._answered,
             silent_since=self._silent_since,
+            slow=self._slow,
             models=self._models,
             draining_since=self.draining_since,
             hold=hold,
@@ -166,20 +180,44 @@ class Watch:
         if not self._answered and self._record.log:
             self._phase = self._driver.phase(read_tail(Path(self._record.log), since=self._record.started))
         try:
-            healthy = await self._driver.healthy(self._server)
-            if healthy:
-                self._models = await self._server.models()
-                self._answered = True
-                self._silent_since = None
-            self.looked.set()
+            await self._ask(self._driver.check(self._server, self._limits.silent_s))
+            self._silent_since = None
+            self._models = await self._server.models(timeout_s=self._limits.silent_s)
+            self._answered = True
         except EngineError as error:
-            healthy, self._words = False, str(error)
-            if not isinstance(error, EngineTimeout):
-                self.looked.set()
-        if not healthy and self._silent_since is None:
-            self._silent_since = self._now()
-        if healthy and with_figures:
+            self._note_silence(self._now(), str(error), slow=isinstance(error, EngineTimeout))
+            return
+        if self._trouble:
+            logging.getLogger(__name__).info("%s answers", self._record.replica)
+        self._trouble, self._slow = "", False
+        self.looked.set()
+        if with_figures:
             await self._ask_figures()
+
+    async def _ask(self, question: Coroutine[None, None, None]) -> None:
+        """Wait for the answer patiently: a busy engine takes its time. That it does so is told meanwhile."""
+        began, asked = self._now(), asyncio.create_task(question)
+        try:
+            done, _pending = await asyncio.wait({asked}, timeout=self._limits.slow_s)
+            if not done:
+                words = f"no answer to a health check within {format_duration(self._limits.slow_s)} yet"
+                self._note_silence(began, words, slow=True)
+                self._changed()
+            await asked
+        finally:
+            asked.cancel()
+
+    def _note_silence(self, since: float, words: str, *, slow: bool) -> None:
+        """It does not answer. A reason is logged once, however often it is met; a start is no reason."""
+        if not slow:
+            self.looked.set()
+        if self._silent_since is None:
+            self._silent_since = since
+        self._slow, self._words = slow, words
+        starting = not self._answered and self._record.launcher != "external"
+        if words != self._trouble and not starting:
+            self._trouble = words
+            logging.getLogger(__name__).warning("%s: %s", self._record.replica, words)
 
     async def _ask_adapters(self) -> None:
         """After a change. What fails is asked again by the next look, which draws the conclusions."""

@@ -283,7 +283,7 @@ class Account:
         """Nothing would be lost if it were forgotten."""
         return not (
             self.concurrent
-            or any(self.spent(kind, period) for kind, period in periods.items())
+            or any(self._spent[kind].near(period) for kind, period in periods.items())
             or self.requests.total(now)
             or self.tokens.total(now)
             or any(missed.total(now) for missed in self._missed.values())
