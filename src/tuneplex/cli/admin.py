@@ -27,7 +27,7 @@ from tuneplex.types import Change, FleetSpec, ReplicaStatus, Status
 __all__ = ["Admin"]
 
 _TIMEOUT_S = 10.0
-_APPLY_S = 120.0  # control answers when the live part is done; adapters load one after the other
+_APPLY_S = 30.0  # a large fleet has to be read and written
 _STORE_DOWN = "store_down"
 _UNKNOWN_TENANT = "unknown_tenant"
 _FIRST_TENANT = "`tuneplex tenants list` shows what there is; `tuneplex tenants create NAME` makes one"
@@ -71,7 +71,13 @@ class Admin:
             TuneplexError: It refused; the message is its own.
         """
         query = {"dry_run": "1"} if dry_run else {}
-        reply = self._ask("POST", "/apply", params=query, content=msgspec.json.encode(spec), timeout=_APPLY_S)
+        reply = self._ask(
+            "POST",
+            "/apply",
+            params=query,
+            content=msgspec.json.encode(spec),
+            timeout=_TIMEOUT_S if dry_run else _APPLY_S,
+        )
         return msgspec.json.decode(reply, type=tuple[Change, ...])
 
     def drain(self, name: str, *, now: bool, force: bool) -> ReplicaStatus:
@@ -235,6 +241,12 @@ class Admin:
     def _ask(self, method: str, path: str, **how: Any) -> bytes:  # noqa: ANN401 - passed through to httpx2
         try:
             reply = self._client.request(method, path, **how)
+        except httpx2.ReadTimeout as error:
+            words = (
+                f"the fleet's control process does not answer within {error.request.extensions['timeout']['read']:g} s"
+            )
+            hint = "it hangs, or is very busy; requests go on meanwhile. `tuneplex logs control` may tell more"
+            raise StateError(words, hint=hint) from error
         except httpx2.HTTPError as error:
             hint = "it may be restarting: try again, or see `tuneplex logs control`"
             raise StateError(f"the fleet's control process does not answer ({error})", hint=hint) from error
