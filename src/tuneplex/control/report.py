@@ -57,7 +57,7 @@ def fleet_status(situation: Situation, around: Surroundings) -> Status:
         started=around.started,
         gateways=gateways,
         replicas=(
-            *(_replica(situation, replica, around.since) for replica in sorted(seen, key=lambda one: one.name)),
+            *(_replica(situation, replica, around) for replica in sorted(seen, key=lambda one: one.name)),
             *(status for pool in spec.pools for status in _not_launched(situation, pool, around.troubles)),
         ),
         adapters=tuple(_adapter(situation, version) for version in spec.adapters),
@@ -88,7 +88,7 @@ def _gateway(index: int, report: GatewayReport | None) -> GatewayStatus:
     return GatewayStatus(index, report.pid, connected=True, outstanding=outstanding, waiting=report.waiting)
 
 
-def _replica(situation: Situation, replica: Seen, since: Mapping[str, float]) -> ReplicaStatus:
+def _replica(situation: Situation, replica: Seen, around: Surroundings) -> ReplicaStatus:
     record, figures = replica.launched, replica.metrics
     wanted_names = {engine_name(replica, version): version.id for version in situation.spec.adapters}
     state = situation.state(replica)
@@ -97,7 +97,7 @@ def _replica(situation: Situation, replica: Seen, since: Mapping[str, float]) ->
         pool=record.pool,
         state=state,
         phase=replica.phase if state is ReplicaState.STARTING else "",
-        since_s=max(0.0, situation.now - since.get(record.replica, record.started)),
+        since_s=max(0.0, situation.now - around.since.get(record.replica, record.started)),
         pid=record.pid if replica.alive else None,
         restarts=record.restarts,
         gave_up=gave_up(record, situation.applied_at, situation.limits),
@@ -110,6 +110,10 @@ def _replica(situation: Situation, replica: Seen, since: Mapping[str, float]) ->
         residency=replica.residency if replica.alive else None,
         notice=_notice(situation, replica),
         tenants=next((pool.tenants for pool in situation.spec.pools if pool.name == record.pool), ()),
+        outstanding=sum(report.outstanding.get(record.replica, 0) for report in around.reports),
+        drained=replica.drains and replica.drained,
+        held="" if replica.hold is None else "restart" if replica.hold.restarts else "drain",
+        leave_s=max(0.0, replica.leave_at - situation.now) if replica.alive and replica.leave_at is not None else None,
     )
 
 
