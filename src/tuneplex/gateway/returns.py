@@ -299,7 +299,7 @@ class Returns:
         asked = relay.asked
         ready, _ = self._desk.find(asked)
         if back.seam is not None:
-            ready = tuple(one for one in ready if Route.COMPLETIONS in one.routes and self._ways[one].dialect.continues)
+            ready = tuple(filter(self._continues, ready))
         others = [one for one in ready if one.endpoint not in relay.tried]
         if others or not back.same or self._clock() < back.same_from:
             return self._places.choose(others, asked.model)
