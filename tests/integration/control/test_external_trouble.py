@@ -29,7 +29,6 @@ MODELS = b'{"data": [{"id": "base"}]}'
 @contextlib.asynccontextmanager
 async def server(answer: bytes, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """A server that always answers the same; its port."""
-
     writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
