@@ -192,12 +192,15 @@ class Returns:
 
     def _tries_again(self, relay: Relay, attempt: Attempt, error: ApiError) -> bool:
         """Begin anew, if that is not too much now."""
+        back = self._back(relay, attempt, error)
+        if not self._has_prospects(relay, back):
+            return False
         if attempt.ended is not End.STOPPED and not self.budget.take(self._clock()):
             self._counters.not_retried(relay.asked.model.name)
             error.retry_after_s = error.retry_after_s or 1
             return False
-        self._wait(relay, attempt, error)
-        return relay in self._waiting
+        self._wait(relay, back)
+        return True
 
     def _moves(self, relay: Relay, attempt: Attempt, error: ApiError) -> bool:
         """Go on where the stream broke off; where that is, is found out in another thread."""
@@ -208,20 +211,18 @@ class Returns:
         def found(seam: Seam | None) -> None:
             if relay.over:
                 return
-            if seam is None:
-                relay.give_up(error, OUTCOMES[attempt.ended])
+            back = self._back(relay, attempt, error, seam)
+            if seam is not None and self._has_prospects(relay, back):
+                self._wait(relay, back)
             else:
-                self._wait(relay, attempt, error, seam)
-                if relay not in self._waiting:
-                    relay.give_up(error, OUTCOMES[attempt.ended])
+                relay.give_up(error, OUTCOMES[attempt.ended])
 
         self._tokens.work(journal.seam, found)
         return True
 
-    def _wait(self, relay: Relay, attempt: Attempt, error: ApiError, seam: Seam | None = None) -> None:
-        """Let it wait for a place, unless there is none to wait for."""
+    def _back(self, relay: Relay, attempt: Attempt, error: ApiError, seam: Seam | None = None) -> _Back:
         now, verdict, waiting = self._clock(), attempt.verdict, self.settings.waiting
-        back = _Back(
+        return _Back(
             error,
             attempt.ended,
             verdict.same,
@@ -230,9 +231,11 @@ class Returns:
             now + waiting.comment_s if relay.asked.stream else math.inf,
             seam,
         )
-        if self._has_prospects(relay, back):
-            self._waiting[relay] = back
-            self.served()
+
+    def _wait(self, relay: Relay, back: _Back) -> None:
+        """Let it wait for a place."""
+        self._waiting[relay] = back
+        self.served()
 
     def _has_prospects(self, relay: Relay, back: _Back) -> bool:
         """Whether there is anything to wait for."""
@@ -250,13 +253,11 @@ class Returns:
 
     def silent(self, relay: Relay) -> None:
         """Ask another replica beside the one that says nothing."""
-        if not self.budget.take(self._clock()):
-            return
         try:
             ready, _ = self._desk.find(relay.asked)
             first = relay.attempts[0].upstream.replica.endpoint
             replica = self._places.choose([one for one in ready if one.endpoint != first], relay.asked.model)
-            if replica is not None:
+            if replica is not None and self.budget.take(self._clock()):
                 relay.hedge = relay.attempt(self._ways[replica])
         except ApiError:
             return

@@ -1,0 +1,27 @@
+"""Requests that have lost their replica, where something else goes on at the same time."""
+
+from __future__ import annotations
+
+from tests.support.returning import fronting, tries
+from tuneplex.testing import FakeEngine, Script
+from tuneplex.types import Retries
+
+
+async def test_a_hedge_that_cannot_be_made_costs_nothing(engines: list[FakeEngine], tokenizer: str) -> None:
+    """Where there is no second engine, nothing is taken from what may be sent again."""
+    few = Retries(share=0, per_second=0.1, hedge_after_s=0.1)  # one at once
+    async with fronting(engines[:1], tokenizer, retries=few) as front:
+        engines[0].script(Script(before_headers_s=0.4), Script(status=503))
+        assert (await front.chat()).status == 200
+        assert (await front.chat()).status == 200
+        assert tries(engines[:1]) == [3]
+
+
+async def test_what_has_nowhere_to_go_costs_nothing(engines: list[FakeEngine], tokenizer: str) -> None:
+    """A request that cannot be sent again leaves what may be sent again to those that can."""
+    few = Retries(share=0, per_second=0.1)
+    async with fronting(engines[:1], tokenizer, retries=few) as front:
+        nonsense = Script(content_type="text/html", body="<html>login</html>")  # not worth another try there
+        engines[0].script(nonsense, Script(status=503))
+        assert (await front.chat()).status == 502
+        assert (await front.chat()).status == 200
