@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 
 _DISPATCHED_AT_ONCE = 16  # and no more, so that streams go on in between
 _DOUBTED = frozenset({End.UNREACHABLE, End.BROKEN, End.DEAD})
+_THERE = frozenset({End.COMPLETE, End.BUSY, End.UNAVAILABLE, End.FAILED, End.REFUSED})
 _LEAVES_EARLY_S = 1.0  # before its replica is stopped: it takes about as long to tell it
 
 
@@ -176,6 +177,8 @@ class Returns:
             upstream = self._ways.find(attempt.upstream.replica)
             if upstream is not None:
                 self._doubts.doubt(upstream)
+        elif attempt.ended in _THERE:
+            self._doubts.answered(attempt.upstream)
         self.served()
 
     def failed(self, attempt: Attempt, error: ApiError) -> bool:

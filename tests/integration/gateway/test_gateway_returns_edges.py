@@ -25,3 +25,14 @@ async def test_what_has_nowhere_to_go_costs_nothing(engines: list[FakeEngine], t
         engines[0].script(nonsense, Script(status=503))
         assert (await front.chat()).status == 502
         assert (await front.chat()).status == 200
+
+
+async def test_an_engine_that_is_back_is_asked_again(engines: list[FakeEngine], tokenizer: str) -> None:
+    """Though it was found to be gone some time ago: since then it has answered."""
+    async with fronting(engines[:1], tokenizer) as front:
+        upstream = front.gateway._upstreams[front.gateway.view.replicas[0]]
+        front.gateway._doubts._gone[upstream.replica.endpoint] = 1.0
+        assert (await front.chat()).status == 200
+        engines[0].script(Script(status=503))
+        assert (await front.chat()).status == 200
+        assert tries(engines[:1]) == [3]
