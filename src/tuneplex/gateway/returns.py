@@ -243,12 +243,20 @@ class Returns:
     def _has_prospects(self, relay: Relay, back: _Back) -> bool:
         """Whether there is anything to wait for."""
         try:
-            ready, coming = self._desk.find(relay.asked)
+            ready, coming = self._find(relay)
         except ApiError:
             return False
         if coming or any(replica.name in self._doubts for replica in ready):
             return True
         return any(replica.endpoint not in relay.tried or (back.same and self._is_there(replica)) for replica in ready)
+
+    def _find(self, relay: Relay) -> tuple[tuple[Replica, ...], tuple[Replica, ...]]:
+        """As `Desk.find`; for a stream that has begun, only replicas that can continue it are ready."""
+        ready, coming = self._desk.find(relay.asked)
+        return tuple(filter(self._continues, ready)) if relay.begun else ready, coming
+
+    def _continues(self, replica: Replica) -> bool:
+        return Route.COMPLETIONS in replica.routes and self._ways[replica].dialect.continues
 
     def _is_there(self, replica: Replica) -> bool:
         """Whether it is worth another try. If it is gone, control may know more than we; it will say so."""
@@ -301,17 +309,11 @@ class Returns:
 
     def _choose(self, relay: Relay, back: _Back) -> Replica | None:
         asked = relay.asked
-        ready, _ = self._desk.find(asked)
-        if back.seam is not None:
-            ready = tuple(one for one in ready if Route.COMPLETIONS in one.routes and self._ways[one].dialect.continues)
+        ready, _ = self._find(relay)
         others = [one for one in ready if one.endpoint not in relay.tried]
         if others or not back.same or self._clock() < back.same_from:
             return self._places.choose(others, asked.model)
         return self._places.choose([one for one in ready if self._is_there(one)], asked.model)
-
-    def _continues(self, replica: Replica) -> bool:
-        """Whether a stream can be continued there."""
-        return Route.COMPLETIONS in replica.routes and self._ways[replica].dialect.continues
 
     def _send(self, relay: Relay, back: _Back, replica: Replica) -> None:
         name = relay.asked.model.name
@@ -364,7 +366,7 @@ class Returns:
 
     def _has_elsewhere(self, relay: Relay) -> bool:
         try:
-            return bool(self._desk.find(relay.asked)[0])
+            return bool(self._find(relay)[0])
         except ApiError:
             return False
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from tests.support.returning import fronting, tries
+import asyncio
+import time
+
+import msgspec
+import pytest
+
+from tests.support.returning import fronting, tries, whole
 from tuneplex.testing import FakeEngine, Script
-from tuneplex.types import Retries
+from tuneplex.types import ReplicaState, Retries, Waiting
 
 
 async def test_a_hedge_that_cannot_be_made_costs_nothing(engines: list[FakeEngine], tokenizer: str) -> None:
@@ -36,3 +42,28 @@ async def test_an_engine_that_is_back_is_asked_again(engines: list[FakeEngine], 
         engines[0].script(Script(status=503))
         assert (await front.chat()).status == 200
         assert tries(engines[:1]) == [3]
+
+
+@pytest.mark.parametrize("drains", [False, True])
+async def test_a_stream_waits_for_no_engine_that_cannot_continue_it(
+    engines: list[FakeEngine], tokenizer: str, *, drains: bool
+) -> None:
+    """It ends at once where it cannot go on, and it is not taken away from where it can."""
+    async with fronting(engines, tokenizer, waiting=Waiting(longest_s=30)) as front:
+        view = front.gateway.view
+        one, two = view.replicas
+        two = msgspec.structs.replace(two, engine="openai")  # tells no token ids
+        front.gateway.update(msgspec.structs.replace(view, replicas=(one, two)))
+        engines[0].script(Script(lockstep=True, silent_after_chunks=None if drains else 4))
+        asking = asyncio.create_task(front.chat(stream=True, max_tokens=8))
+        record = await engines[0].arrived(1)
+        record.release(4)
+        await record.sent_pieces(4)
+        if drains:
+            one = msgspec.structs.replace(one, state=ReplicaState.DRAINING, leave_at=time.time())
+            front.gateway.update(msgspec.structs.replace(view, replicas=(one, two)))
+            front.gateway.tick(time.monotonic())
+        record.release(100)
+        reply = await asyncio.wait_for(asking, 5)
+        assert whole(reply) is drains
+        assert tries(engines) == [1, 0]
