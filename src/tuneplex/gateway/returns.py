@@ -184,9 +184,9 @@ class Returns:
     def failed(self, attempt: Attempt, error: ApiError) -> bool:
         """Whether its request gets another one, or another one is under way."""
         relay = attempt.relay
+        relay.lost(attempt)
         if relay.attempts:
             return attempt.verdict.again
-        relay.lost(attempt)
         if attempt.ended is not End.STOPPED and (
             not attempt.verdict.again or relay.tries >= self.settings.retries.tries
         ):

@@ -8,6 +8,7 @@ import time
 import msgspec
 import pytest
 
+from tests.support.front import VERSIONS
 from tests.support.returning import fronting, tries, whole
 from tuneplex.testing import FakeEngine, Script
 from tuneplex.types import ReplicaState, Retries, Waiting
@@ -67,3 +68,14 @@ async def test_a_stream_waits_for_no_engine_that_cannot_continue_it(
         reply = await asyncio.wait_for(asking, 5)
         assert whole(reply) is drains
         assert tries(engines) == [1, 0]
+
+
+async def test_engines_that_end_side_by_side_count(tokenizer: str) -> None:
+    """A request at which an engine and the one asked beside it have ended goes to no third one."""
+    made = [FakeEngine("base", adapters=VERSIONS.values()) for _ in range(3)]
+    async with made[0], made[1], made[2], fronting(made, tokenizer, retries=Retries(hedge_after_s=0.1)) as front:
+        for engine in made:
+            engine.script(Script(before_headers_s=0.4, die=True))
+        reply = await front.chat(stream=True)
+        assert (reply.status, reply.error["code"]) == (502, "quarantined")
+        assert tries(made) == [1, 1, 0]
