@@ -168,6 +168,7 @@ class Returns:
         relay = attempt.relay
         if relay.hedge is not None:
             self._counters.hedged(relay.asked.model.name, won=attempt is relay.hedge)
+            relay.hedge = None
 
     def ended(self, attempt: Attempt) -> None:
         """It is over."""

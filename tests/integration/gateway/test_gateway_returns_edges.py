@@ -79,3 +79,12 @@ async def test_engines_that_end_side_by_side_count(tokenizer: str) -> None:
         reply = await front.chat(stream=True)
         assert (reply.status, reply.error["code"]) == (502, "quarantined")
         assert tries(made) == [1, 1, 0]
+
+
+async def test_a_hedge_is_counted_once(engines: list[FakeEngine], tokenizer: str) -> None:
+    """However often its stream moves afterwards."""
+    async with fronting(engines, tokenizer, retries=Retries(hedge_after_s=0.1)) as front:
+        engines[0].script(Script(silent_before_headers=True))
+        engines[1].script(Script(reset_after_chunks=4))
+        assert whole(await front.chat(stream=True, max_tokens=30))
+        assert front.gateway.report().counters["tuneplex_hedges_total"] == [(("contacts", "second"), 1.0)]
