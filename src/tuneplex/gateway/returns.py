@@ -60,7 +60,7 @@ class _Back(msgspec.Struct):
     Attributes:
         error: What its client is told if nothing comes of it.
         end: How its last attempt ended.
-        same: Replicas that it has been sent to may be tried again, if there is no other one,
+        same: Replicas that it has been sent to may be tried again, if no other one can take it,
         same_from: from this time on.
         until: How long it may wait.
         comment_at: When its client is told next that it waits.
@@ -311,9 +311,9 @@ class Returns:
     def _choose(self, relay: Relay, back: _Back) -> Replica | None:
         asked = relay.asked
         ready, _ = self._find(relay)
-        others = [one for one in ready if one.endpoint not in relay.tried]
-        if others or not back.same or self._clock() < back.same_from:
-            return self._places.choose(others, asked.model)
+        found = self._places.choose([one for one in ready if one.endpoint not in relay.tried], asked.model)
+        if found is not None or not back.same or self._clock() < back.same_from:
+            return found
         return self._places.choose([one for one in ready if self._is_there(one)], asked.model)
 
     def _send(self, relay: Relay, back: _Back, replica: Replica) -> None:

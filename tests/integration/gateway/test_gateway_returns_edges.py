@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.front import VERSIONS
 from tests.support.returning import fronting, tries, whole
+from tuneplex.policy import End, verdict
 from tuneplex.testing import FakeEngine, Script
 from tuneplex.types import ReplicaState, Retries, Waiting
 
@@ -88,3 +89,15 @@ async def test_a_hedge_is_counted_once(engines: list[FakeEngine], tokenizer: str
         engines[1].script(Script(reset_after_chunks=4))
         assert whole(await front.chat(stream=True, max_tokens=30))
         assert front.gateway.report().counters["tuneplex_hedges_total"] == [(("contacts", "second"), 1.0)]
+
+
+async def test_an_engine_that_has_failed_once_is_better_than_one_that_is_away(
+    engines: list[FakeEngine], tokenizer: str
+) -> None:
+    """A request goes to where it has failed, rather than wait for an engine that gets nothing for long."""
+    async with fronting(engines, tokenizer, waiting=Waiting(longest_s=30)) as front:
+        front.gateway._health.ended("r1", 0, verdict(End.BUSY, 25.0))
+        engines[0].script(Script(status=503))
+        reply = await asyncio.wait_for(front.chat(), 5)
+        assert reply.status == 200
+        assert tries(engines) == [2, 0]
