@@ -239,7 +239,13 @@ class Returns:
     def _wait(self, relay: Relay, back: _Back) -> None:
         """Let it wait for a place."""
         self._waiting[relay] = back
+        self._places.waits(relay.asked.model.version)
         self.served()
+
+    def _out(self, relay: Relay) -> None:
+        """It waits no longer."""
+        del self._waiting[relay]
+        self._places.waits_no_more(relay.asked.model.version)
 
     def _has_prospects(self, relay: Relay, back: _Back) -> bool:
         """Whether there is anything to wait for."""
@@ -276,7 +282,10 @@ class Returns:
 
     def forget(self, relay: Relay) -> None:
         """It is over."""
-        self._waiting.pop(relay, None)
+        if relay in self._waiting:
+            self._out(relay)
+            if not self._waiting:  # else it is done when they are looked at
+                self._places.settle()
 
     # --- turns
 
@@ -290,6 +299,8 @@ class Returns:
                 if gone == _DISPATCHED_AT_ONCE:
                     self.served()
                     return
+        if self._places.settle():
+            self.served()
 
     def _goes(self, relay: Relay, back: _Back) -> bool:
         """Send it to a replica, if there is one; whether something was sent."""
@@ -299,7 +310,7 @@ class Returns:
             replica = self._choose(relay, back)
             if replica is None:
                 return False
-            del self._waiting[relay]
+            self._out(relay)
             self._send(relay, back, replica)
         except ApiError:
             relay.give_up(back.error, OUTCOMES[back.end])

@@ -101,3 +101,30 @@ async def test_an_engine_that_has_failed_once_is_better_than_one_that_is_away(
         reply = await asyncio.wait_for(front.chat(), 5)
         assert reply.status == 200
         assert tries(engines) == [2, 0]
+
+
+async def test_a_stream_gets_a_slot_where_it_goes_on(engines: list[FakeEngine], tokenizer: str) -> None:
+    """Though requests with another adapter have it, one after the other without a pause: they have to wait."""
+    async with fronting(engines, tokenizer, waiting=Waiting(longest_s=5)) as front:
+        view = front.gateway.view
+        one, two = view.replicas
+        one = msgspec.structs.replace(one, serves={name: name for name in one.serves if "v2" not in name})
+        two = msgspec.structs.replace(two, slots=1)
+        front.gateway.update(msgspec.structs.replace(view, replicas=(one, two)))
+        engines[0].script(Script(silent_after_chunks=4))
+        engines[1].script(*[Script(before_headers_s=0.1)] * 200)
+
+        async def crowd() -> None:
+            while True:
+                assert (await front.chat("contacts-v2", max_tokens=1)).status == 200
+
+        crowds = [asyncio.create_task(crowd())]
+        await asyncio.sleep(0.05)
+        crowds.append(asyncio.create_task(crowd()))
+        try:
+            assert whole(await front.chat(stream=True, max_tokens=30))
+        finally:
+            for one_crowd in crowds:
+                one_crowd.cancel()
+            await asyncio.gather(*crowds, return_exceptions=True)
+        assert not front.gateway.report().closing
