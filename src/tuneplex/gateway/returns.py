@@ -7,9 +7,10 @@ in the room: somebody reads it already. All that goes out has passed `policy.eli
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -134,6 +135,13 @@ class Returns:
     def __len__(self) -> int:
         """How many wait."""
         return len(self._waiting)
+
+    def wanted(self) -> Iterator[tuple[str, Sequence[Replica]]]:
+        """Of each that waits its tenant, and the replicas that may take it now, or will."""
+        for relay in self._waiting:
+            with contextlib.suppress(ApiError):
+                ready, coming = self._find(relay)
+                yield relay.asked.charge.tenant, ready or coming
 
     # --- what changes
 

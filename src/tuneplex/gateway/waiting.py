@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
 from tuneplex.errors import ApiError, Unavailable
@@ -410,15 +411,19 @@ class Room:
             if asked.place.waits:
                 self._refuse(asked, _stopping())
 
-    def demand(self) -> dict[str, dict[str, float]]:
-        """As `GatewayReport.demand` wants it."""
+    def demand(self, returning: Iterable[tuple[str, Sequence[Replica]]] = ()) -> dict[str, dict[str, float]]:
+        """As `GatewayReport.demand` wants it.
+
+        Args:
+            returning: See `Returns.wanted`.
+        """
         sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         for attempt in self._ledger.attempts:
             sums[attempt.upstream.replica.name][attempt.asked.charge.tenant] += 1
-        for asked in self._waiters:
-            replicas = asked.group.replicas or asked.group.coming
+        here = ((one.charge.tenant, one.group.replicas or one.group.coming) for one in self._waiters)
+        for tenant, replicas in chain(here, returning):
             for replica in replicas:
-                sums[replica.name][asked.charge.tenant] += 1 / len(replicas)
+                sums[replica.name][tenant] += 1 / len(replicas)
         return {name: dict(tenants) for name, tenants in sums.items()}
 
 
