@@ -154,3 +154,20 @@ async def test_control_hears_of_streams_that_wait_for_a_place(engines: list[Fake
         assert whole(await asking)
         await other
         assert (report().waiting, report().demand) == (0, {})
+
+
+async def test_a_defect_in_one_request_does_not_end_the_timeouts_of_all(
+    engines: list[FakeEngine], tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked after again a moment later."""
+    async with fronting(engines[:1], tokenizer, tries=1) as front:
+        ticks: list[float] = []
+
+        def tick(now: float) -> None:
+            ticks.append(now)
+            if len(ticks) == 1:
+                raise ZeroDivisionError
+
+        monkeypatch.setattr(front.gateway.idempotency, "tick", tick)
+        engines[0].script(Script(silent_before_headers=True))
+        assert (await asyncio.wait_for(front.chat(), 5)).status == 504
