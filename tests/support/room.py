@@ -254,7 +254,7 @@ class Stage:
             "waiters": len(room),
             "bytes": room.bytes,
             "queue": len(room._queue),
-            "versions": dict(room._versions),
+            "versions": dict(self.places._waiting),
             "outstanding": self.ledger.outstanding,
             "relays": self.ledger.relays,
             "busy": self.places.slots.busy,

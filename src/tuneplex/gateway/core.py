@@ -198,7 +198,7 @@ class Gateway:
             held=held,
             leases=self._admission.generation,
             busy={name: dict(versions) for name, versions in self._places.slots.busy.items()},
-            demand=self._room.demand(),
+            demand=self._room.demand(self._returns.wanted()),
             closing=self._places.slots.closing,
             waiting=len(self._room) + len(self._returns),
             shut=self._health.states(),

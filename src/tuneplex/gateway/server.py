@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import socket
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ from tuneplex.gateway.core import Gateway
 from tuneplex.gateway.protocol import ClientConnection, ConnectionLimits
 
 __all__ = ["serve"]
+
+_log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
 _TICKS_PER_SWEEP = 10
@@ -80,7 +83,10 @@ async def _watch(gateway: Gateway, server: uvicorn.Server) -> None:
         await asyncio.sleep(_TICK_S)
         if server.should_exit:
             gateway.drain()
-        gateway.tick(time.monotonic())
+        try:
+            gateway.tick(time.monotonic())
+        except Exception:  # noqa: BLE001 - they are looked after again a moment later
+            _log.exception("timeouts could not be looked after")
         tick += 1
         if tick % _TICKS_PER_SWEEP == 0:
             for connection in tuple(server.server_state.connections):
