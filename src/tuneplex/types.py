@@ -37,6 +37,7 @@ __all__ = [
     "Retries",
     "Route",
     "Spent",
+    "Stage",
     "Status",
     "Tier",
     "Timeouts",
@@ -64,6 +65,18 @@ class ReplicaState(StrEnum):
     ASLEEP = "asleep"
     DRAINING = "draining"
     DEAD = "dead"
+
+
+class Stage(StrEnum):
+    """Where a gateway process is in its life.
+
+    JOINING: it takes another one's place, and serves nobody yet. DRAINING: another one has taken its place; it accepts
+    no connection any more, and finishes what came on those that it has.
+    """
+
+    JOINING = "joining"
+    SERVING = "serving"
+    DRAINING = "draining"
 
 
 class Tier(StrEnum):
@@ -348,6 +361,7 @@ class Leases(msgspec.Struct, frozen=True, tag="leases"):
         limits: Subject -> what was divided.
         periods: Field of `Limits` -> the day, or the month, that its shares are for.
         left: Subject -> field of `Limits` -> what all gateways together can still let in, in that period.
+        welcome: Gateways that may begin to serve: the others have given up what they do not need.
     """
 
     generation: int = 0
@@ -355,6 +369,7 @@ class Leases(msgspec.Struct, frozen=True, tag="leases"):
     limits: dict[str, Limits] = {}
     periods: dict[str, int] = {}
     left: dict[str, dict[str, int]] = {}
+    welcome: tuple[int, ...] = ()
 
 
 class Turns(msgspec.Struct, frozen=True, tag="turns"):
@@ -381,7 +396,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
     """What a gateway tells control each second.
 
     Attributes:
-        gateway: Its index.
+        gateway: Its index, which no other gateway has as long as it lives.
         pid: Its process.
         generation: Of the FleetView it works with.
         outstanding: Requests under way, by replica name.
@@ -395,6 +410,9 @@ class GatewayReport(msgspec.Struct, frozen=True):
             go to several counts as a part in each.
         closing: Replica -> versions that it begins nothing with there, because another one waits for the slot.
         waiting: Requests that wait.
+        name: As people know it, also in the name of its log. One that takes another one's place takes its name, too.
+        stage: What it does.
+        sharing: Among how many limits are shared, as far as it knows.
     """
 
     gateway: int
@@ -410,6 +428,9 @@ class GatewayReport(msgspec.Struct, frozen=True):
     demand: dict[str, dict[str, float]] = {}
     closing: dict[str, tuple[str, ...]] = {}
     waiting: int = 0
+    name: str = ""
+    stage: Stage = Stage.SERVING
+    sharing: int = 1
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -520,13 +541,25 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class GatewayStatus(msgspec.Struct, frozen=True):
-    """One gateway process, as control sees it."""
+    """One gateway process, as control sees it.
+
+    Attributes:
+        index: Its number; one that takes another one's place has a new number.
+        pid: Its process.
+        connected: Whether control hears of it.
+        outstanding: Requests under way.
+        waiting: Requests that wait in it.
+        name: Also the name of its log, which it shares with the one whose place it has taken.
+        stage: What it does.
+    """
 
     index: int
     pid: int | None = None
     connected: bool = False
     outstanding: int = 0
     waiting: int = 0
+    name: str = ""
+    stage: Stage = Stage.SERVING
 
 
 class Resident(msgspec.Struct, frozen=True):

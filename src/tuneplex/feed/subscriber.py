@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tuneplex.feed.frames import FrameError, pack, read_frame
+from tuneplex.feed.frames import FrameError, greeting, pack, read_frame, read_hello
 from tuneplex.identity import Access
 from tuneplex.types import FleetView, GatewayReport, Leases, Turns
 
@@ -75,11 +75,13 @@ class Subscriber:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Take values in until the other side is gone; whether all of them were understood."""
+        writer.write(greeting())
         reporting = asyncio.create_task(self._send_reports(writer))
         try:
-            await self._take_values(reader)
+            if await read_hello(reader):
+                await self._take_values(reader)
         except FrameError as error:
-            logging.getLogger(__name__).warning("control sent what is no value of the feed: %s", error)
+            logging.getLogger(__name__).warning("control is not understood: %s", error)
             return False
         else:
             return True
