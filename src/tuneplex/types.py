@@ -27,6 +27,7 @@ __all__ = [
     "Leases",
     "Listen",
     "Model",
+    "Part",
     "PoolSpec",
     "Price",
     "Replica",
@@ -65,6 +66,14 @@ class ReplicaState(StrEnum):
     ASLEEP = "asleep"
     DRAINING = "draining"
     DEAD = "dead"
+
+
+class Part(StrEnum):
+    """What can be restarted while the fleet runs."""
+
+    GATEWAYS = "gateways"
+    CONTROL = "control"
+    ALL = "all"
 
 
 class Stage(StrEnum):

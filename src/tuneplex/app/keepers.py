@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from tuneplex.app.process_table import ProcessTable
-from tuneplex.launchers.spawner import Child, Forget, Spawn, Stop, Wish
+from tuneplex.launchers.spawner import Child, Forget, Spawn, Stop
 
 __all__ = ["Keepers"]
 
@@ -41,7 +41,7 @@ class Keepers:
         """As control sees them."""
         return tuple(self._children.values())
 
-    def grant(self, wish: Wish) -> str:
+    def grant(self, wish: Spawn | Stop | Forget) -> str:
         """Do what control asks; returns why not, or an empty string."""
         match wish:
             case Spawn():

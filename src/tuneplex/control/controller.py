@@ -14,16 +14,17 @@ import msgspec
 
 from tuneplex.control.actions import Action, Drain, Forget, Keep, Launch, Load, Stop, Unload
 from tuneplex.control.decide import Situation, decide, failures, gave_up
-from tuneplex.control.figures import added, metrics_page
+from tuneplex.control.figures import metrics_page
 from tuneplex.control.report import Surroundings, fleet_status
 from tuneplex.control.seen import Limits, Seen
+from tuneplex.control.tally import Tally
 from tuneplex.control.view import Outlook, fleet_view, unmentioned
 from tuneplex.control.watch import Watch
 from tuneplex.engines.driver import Driver, driver_for
 from tuneplex.errors import EngineError
 from tuneplex.feed import Publisher
 from tuneplex.launchers.launcher import Launched, Launcher, Order
-from tuneplex.types import Base, FleetSpec, FleetView, GatewayReport, ReplicaState, Status
+from tuneplex.types import Base, FleetSpec, FleetView, GatewayReport, ReplicaState, Stage, Status
 
 __all__ = ["Controller", "Follower"]
 
@@ -38,6 +39,9 @@ class Follower(Protocol):
 
     def heard(self, report: GatewayReport) -> None:
         """Take in a report."""
+
+    def gone(self, report: GatewayReport) -> None:
+        """A gateway has ended; this was its last report."""
 
     async def settled(self) -> None:
         """Return once gateways know of it what they should know before they serve."""
@@ -57,6 +61,7 @@ class Controller:
         launchers: By the name that pools use.
         limits: How patient to be.
         drivers: By the kind of engine.
+        tally: Of gateways that have ended.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class Controller:
         launchers: Mapping[str, Launcher],
         limits: Limits | None = None,
         drivers: Callable[[str], Driver] = driver_for,
+        tally: Tally | None = None,
     ) -> None:
         self.spec = spec
         self.publisher = Publisher(self._on_report, self._on_gone)
@@ -86,7 +92,7 @@ class Controller:
         self._troubles: dict[str, tuple[float, str]] = {}
         self._starts: dict[str, float] = {}
         self._tokenizer = _tokenizer(spec.base)
-        self._ended = GatewayReport(gateway=-1, pid=0, generation=0)
+        self._tally = tally or Tally()
         self._followers: list[Follower] = []
 
     @property
@@ -144,7 +150,7 @@ class Controller:
 
     def metrics(self) -> bytes:
         """The fleet's Prometheus page."""
-        return metrics_page(self._situation(), self.publisher.reports, self._ended)
+        return metrics_page(self._situation(), self.publisher.reports, self._tally.total)
 
     def _situation(self) -> Situation:
         gpus = (launcher.free_gpus for launcher in self._launchers.values())
@@ -229,7 +235,8 @@ class Controller:
 
     async def _publish(self, situation: Situation) -> None:
         generation = self._view.generation
-        outlook = Outlook(int(self._started), self._tokenizer, self._starts, self._troubles.keys())
+        gateways = len({report.gateway for report in self.publisher.reports})
+        outlook = Outlook(int(self._started), self._tokenizer, self._starts, self._troubles.keys(), gateways)
         view = fleet_view(situation, outlook, generation=generation)
         if view != self._view:
             self._view = msgspec.structs.replace(view, generation=generation + 1)
@@ -308,14 +315,18 @@ class Controller:
             self._wake.set()
 
     def _on_report(self, report: GatewayReport) -> None:
-        """For control a report matters at once only while something waits for gateways to let go of a replica."""
+        """A report matters at once only while something waits for gateways to let go of a replica, or one joins."""
         for follower in self._followers:
             follower.heard(report)
-        if any(watch.draining_since is not None for watch, _task in self._watches.values()):
+        draining = any(watch.draining_since is not None for watch, _task in self._watches.values())
+        if draining or report.stage is Stage.JOINING:
             self._wake.set()
 
     def _on_gone(self, report: GatewayReport) -> None:
-        self._ended = added(self._ended, report)
+        self._tally.add(report)
+        for follower in self._followers:
+            follower.gone(report)
+        self._wake.set()
 
 
 def _tokenizer(base: Base) -> str:

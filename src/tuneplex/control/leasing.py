@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 
 from tuneplex.control.bodies import LimitUse
 from tuneplex.control.controller import Controller
@@ -55,7 +56,7 @@ class Leasing:
         self._start = int(fleet_started * 1000)
         self._clock = clock
         self._lessor = Lessor()
-        self._meanwhile: list[GatewayReport] | None = None  # reports that came while the lessor decides
+        self._meanwhile: list[Callable[[], None]] | None = None  # what there is to tell the lessor while it decides
         self._ledger = Ledger()
         self._limits: tuple[tuple[FleetSpec, Access | None], dict[str, Limits]] | None = None
         self._asked = asyncio.Event()
@@ -77,11 +78,18 @@ class Leasing:
 
     def heard(self, report: GatewayReport) -> None:
         """Take in what a gateway says."""
-        if self._meanwhile is None:
-            self._lessor.heard(report)
-        else:
-            self._meanwhile.append(report)
+        self._note(partial(self._lessor.heard, report))
         self._ledger.heard(f"{self._start}-{report.gateway}-{report.pid}", report.used)
+
+    def gone(self, report: GatewayReport) -> None:
+        """A gateway has ended; what it has counted still counts."""
+        self._note(partial(self._lessor.gone, report))
+
+    def _note(self, news: Callable[[], None]) -> None:
+        if self._meanwhile is None:
+            news()
+        else:
+            self._meanwhile.append(news)
 
     async def settled(self) -> None:
         """Wait until gateways that have just started know their shares, or it was tried for long enough."""
@@ -138,9 +146,9 @@ class Leasing:
         try:
             return await asyncio.to_thread(self._lessor.decide, limits, self._gateways, periods, spent)
         finally:
-            reports, self._meanwhile = self._meanwhile, None
-            for report in reports:
-                self._lessor.heard(report)
+            waiting, self._meanwhile = self._meanwhile, None
+            for news in waiting:
+                news()
 
     async def _keep(self) -> None:
         """A database that is down delays this, and nothing is lost: the counts stay here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -18,6 +19,7 @@ from tuneplex.types import (
     PoolSpec,
     ReplicaState,
     ReplicaStatus,
+    Stage,
     Status,
 )
 
@@ -77,15 +79,24 @@ def _pool_ready(situation: Situation, pool: PoolSpec) -> bool:
 
 
 def _gateways(count: int, reports: Sequence[GatewayReport]) -> tuple[GatewayStatus, ...]:
+    """Those that were heard, and as many more as should be there."""
     latest = {report.gateway: report for report in reports}
-    return tuple(_gateway(index, latest.get(index)) for index in range(count))
+    placed = sum(report.stage is not Stage.DRAINING for report in latest.values())
+    missing = (GatewayStatus(index) for index in range(count + len(latest)) if index not in latest)
+    found = (*map(_gateway, latest.values()), *islice(missing, max(0, count - placed)))
+    return tuple(sorted(found, key=lambda one: one.index))
 
 
-def _gateway(index: int, report: GatewayReport | None) -> GatewayStatus:
-    if report is None:
-        return GatewayStatus(index)
-    outstanding = sum(report.outstanding.values())
-    return GatewayStatus(index, report.pid, connected=True, outstanding=outstanding, waiting=report.waiting)
+def _gateway(report: GatewayReport) -> GatewayStatus:
+    return GatewayStatus(
+        report.gateway,
+        report.pid,
+        connected=True,
+        outstanding=sum(report.outstanding.values()),
+        waiting=report.waiting,
+        name=report.name,
+        stage=report.stage,
+    )
 
 
 def _replica(situation: Situation, replica: Seen, since: Mapping[str, float]) -> ReplicaStatus:

@@ -18,6 +18,7 @@ __all__ = ["serve"]
 
 _TICK_S = 0.1
 _TICKS_PER_SWEEP = 10
+_HANDSHAKE_S = 5.0
 
 
 async def serve(
@@ -27,10 +28,14 @@ async def serve(
     tls_cert: Path | str | None = None,
     tls_key: Path | str | None = None,
     stop: asyncio.Event,
+    leave: asyncio.Event | None = None,
     drain_s: int = 30,
     limits: ConnectionLimits | None = None,
 ) -> None:
     """Answer clients on `sock` until `stop` is set, then let the replies under way finish.
+
+    Once `leave` is set, it accepts nothing more, because another process does, and returns when the last connection
+    has ended: each ends with its next reply, or when it was idle for as long as it may be.
 
     Args:
         gateway: Answers.
@@ -38,10 +43,12 @@ async def serve(
         tls_cert: Certificate chain, PEM. Without it the connection is plain HTTP.
         tls_key: Its key.
         stop: Ends it. SIGTERM and SIGINT do the same.
+        leave: Leaves the socket to others.
         drain_s: How long replies under way may take at the end, seconds.
         limits: Towards clients.
     """
-    protocol = functools.partial(ClientConnection, gateway, limits or ConnectionLimits())
+    leave = leave or asyncio.Event()
+    protocol = functools.partial(ClientConnection, gateway, limits or ConnectionLimits(), leave=leave)
     config = uvicorn.Config(
         _no_application,
         http=cast("type[asyncio.Protocol]", protocol),  # uvicorn only calls it
@@ -57,7 +64,8 @@ async def serve(
         timeout_graceful_shutdown=drain_s,
     )
     server = uvicorn.Server(config)
-    helpers = [asyncio.create_task(_watch(gateway, server)), asyncio.create_task(_wait(stop, server))]
+    works = (_watch(gateway, server), _wait(stop, server), _leave(leave, server, _HANDSHAKE_S if tls_cert else _TICK_S))
+    helpers = [asyncio.create_task(work) for work in works]
     try:
         await server.serve(sockets=[sock])
     finally:
@@ -70,6 +78,17 @@ async def serve(
 
 async def _wait(stop: asyncio.Event, server: uvicorn.Server) -> None:
     await stop.wait()
+    server.should_exit = True
+
+
+async def _leave(leave: asyncio.Event, server: uvicorn.Server, settle_s: float) -> None:
+    """Connections that nobody has accepted yet stay in the queue of the socket, which others have open, too."""
+    await leave.wait()
+    for listening in server.servers:
+        listening.close()
+    await asyncio.sleep(settle_s)  # what was just accepted is no connection before its TLS handshake is over
+    while server.server_state.connections:  # noqa: ASYNC110 - uvicorn's set tells nobody when it changes
+        await asyncio.sleep(_TICK_S)
     server.should_exit = True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from tuneplex.identity import Limits
 from tuneplex.policy.leases import Want, floor, shares
 from tuneplex.policy.periods import BUDGETS
-from tuneplex.types import GatewayReport, Leases, Used
+from tuneplex.types import GatewayReport, Leases, Stage, Used
 
 __all__ = ["Lessor"]
 
@@ -27,6 +28,10 @@ class Lessor:
 
     It may be new while the gateways are not: their reports say what they go by. Until all of them have been heard,
     nobody gets more than what those that were heard hold together.
+
+    A gateway that takes another one's place makes one more for a while. It holds nothing at first, and is told its
+    shares once all others divide by so many, too; when they have given up what they do not need, it is welcome. The
+    other one goes on to be one of them until it ends.
     """
 
     def __init__(self) -> None:
@@ -37,6 +42,11 @@ class Lessor:
     def heard(self, report: GatewayReport) -> None:
         """Take in a report."""
         self._gateways.setdefault(report.gateway, _Gateway()).heard(report)
+
+    def gone(self, report: GatewayReport) -> None:
+        """A gateway has ended. One that has served comes again under the same number, unless it has left its place."""
+        if report.stage is not Stage.SERVING:
+            self._gateways.pop(report.gateway, None)
 
     def decide(
         self,
@@ -51,11 +61,11 @@ class Lessor:
 
         Args:
             limits: Of all subjects that have any, by name.
-            gateways: How many share them.
+            gateways: How many share them, at least.
             periods: Which it is now of each of `BUDGETS`.
             spent: Of each of them by subject, of all gateways since the period began, as far as reports tell.
         """
-        known = {index: self._gateways.setdefault(index, _Gateway()) for index in range(gateways)}
+        known = self._members(gateways)
         if self._patience and any(gateway.report is None for gateway in known.values()):
             self._patience -= 1
             return None
@@ -74,7 +84,25 @@ class Lessor:
                 left[name] = {budget.kind: amount for budget, amount in rest.items()}
             for index, share in _divide(name, limit, rest, known).items():
                 given[index][name] = share
-        return self._tell(Leases(self._last.generation, given, divided, dict(periods), left))
+        welcome = tuple(index for index in known if self._is_welcome(index, known))
+        return self._tell(Leases(self._last.generation, given, divided, dict(periods), left, welcome))
+
+    def _members(self, gateways: int) -> dict[int, _Gateway]:
+        """Those that share; whoever joins is one of them once all others know how many that makes."""
+        heard = {index: one for index, one in sorted(self._gateways.items()) if one.report is not None}
+        missing = (index for index in range(gateways + len(heard)) if index not in heard)
+        unheard = {index: _Gateway() for index in islice(missing, max(0, gateways - len(heard)))}
+        everybody = dict(sorted((heard | unheard).items()))
+        if all(one.report is None or one.report.sharing >= len(everybody) for one in everybody.values()):
+            return everybody
+        return {index: one for index, one in everybody.items() if not one.joins}
+
+    def _is_welcome(self, index: int, known: Mapping[int, _Gateway]) -> bool:
+        """Whether a gateway that joins was told its shares, and the others go by what it was told they would."""
+        one = known[index]
+        if one.joins and one.first:
+            one.welcome = all(other.goes_by(one.first) for other in known.values() if other is not one)
+        return one.welcome and one.report is not None and one.report.stage is Stage.JOINING
 
     def _tell(self, new: Leases) -> Leases | None:
         newest = max((known.report.leases for known in self._gateways.values() if known.report is not None), default=0)
@@ -91,6 +119,8 @@ class _Gateway:
 
     def __init__(self) -> None:
         self.report: GatewayReport | None = None
+        self.welcome = False
+        self.first = 0  # the leases in which it was told something first
         self._since = 0
         self._told: deque[tuple[int, dict[str, Limits]]] = deque()
 
@@ -105,8 +135,18 @@ class _Gateway:
         while len(self._told) > 1 and self._told[0][0] < self._since:
             self._told.popleft()
 
+    @property
+    def joins(self) -> bool:
+        """It serves nobody yet, and has not been told that it may."""
+        return self.report is not None and self.report.stage is Stage.JOINING and not self.welcome
+
+    def goes_by(self, generation: int) -> bool:
+        """Whether it goes by these leases, or newer ones, as far as it was heard."""
+        return self.report is None or self.report.leases >= generation
+
     def told(self, generation: int, known: dict[str, Limits]) -> None:
         """It may go by these from any moment on."""
+        self.first = self.first or generation
         self._told.append((generation, known))
         if len(self._told) > _REMEMBERED:  # it does not say what it goes by: the larger of two counts for both
             first, second = self._told.popleft(), self._told.popleft()
@@ -120,8 +160,14 @@ class _Gateway:
         """What it has let in of a subject."""
         return self.report.used.get(name, _NEVER_USED) if self.report is not None else _NEVER_USED
 
+    def wanted(self, name: str, kind: str) -> int:
+        """What it would let in if it could; who is leaving its place needs to let in no more than comes by chance."""
+        leaves = self.report is not None and self.report.stage is Stage.DRAINING
+        return 0 if leaves else getattr(self.used(name).wanted, kind) or 0
+
     def held(self, name: str, kind: str, least: int) -> int:
-        """The largest share that it may go by; where it was told none it goes by the least."""
+        """The largest share that it may go by; where it was told none it goes by the least, or nothing if it joins."""
+        least = 0 if self.joins else least
         found = (getattr(share, kind) for share in self._held(name))
         return max((least if share is None else share for share in found), default=least)
 
@@ -178,9 +224,9 @@ def _divide(
             least = floor(limit, len(gateways))
             wants = {
                 index: Want(
-                    max(least, one.held(name, kind, least)),
+                    max(0 if one.joins else least, one.held(name, kind, least)),
                     getattr(one.used(name), use),
-                    getattr(one.used(name).wanted, kind) or 0,
+                    one.wanted(name, kind),
                 )
                 for index, one in gateways.items()
             }
@@ -200,7 +246,7 @@ def _divide_rest(name: str, budget: _Budget, left: int, gateways: Mapping[int, _
     kind, least = budget.kind, floor(budget.limit, len(gateways))
     used = {index: _spent(one.used(name), budget) for index, one in gateways.items()}
     wants = {
-        index: Want(max(0, one.held(name, kind, least) - used[index]), 0, getattr(one.used(name).wanted, kind) or 0)
+        index: Want(max(0, one.held(name, kind, least) - used[index]), 0, one.wanted(name, kind))
         for index, one in gateways.items()
     }
     return {index: used[index] + part for index, part in shares(left, _with_unheard(left, wants, gateways)).items()}
