@@ -304,7 +304,7 @@ class FleetView(msgspec.Struct, frozen=True, tag="view"):
         generation: Grows with every change.
         models: By name; the base is among them.
         aliases: Name that clients use -> name in `models`.
-        gateways: How many share each limit, and each replica.
+        gateways: How many share each limit, and each replica; while one is replaced, both count.
         tokenizer: The path of the base's `tokenizer.json`; empty where there is none.
     """
 

@@ -118,6 +118,7 @@ def _controller(state: StateDir, spawner: Spawner, env: Mapping[str, str]) -> Co
         url=info.url if info else "",
         started=started,
         tally=Tally(state.tally_file, started),
+        gateways=lambda: spawner.gateways,
         launchers={"local": local, "external": ExternalLauncher()},
     )
 

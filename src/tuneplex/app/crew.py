@@ -32,6 +32,9 @@ class Crew:
         make_control: Makes the service, not started.
         make_gateway: The same, by its index, which no other gateway ever has, and its name, which its successors share.
         gateways: How many there are.
+
+    Attributes:
+        on_change: Called after every change of `gateways`.
     """
 
     def __init__(
@@ -39,11 +42,18 @@ class Crew:
     ) -> None:
         self._make_control = make_control
         self._make_gateway = make_gateway
-        self._indexes = itertools.count(gateways)
+        self.on_change: Callable[[], None] = _nobody
+        self._indexes = itertools.count()
+        self._living: dict[Service, int] = {}
         self._control = make_control()
-        self._gateways = [make_gateway(index, f"gateway-{index}") for index in range(gateways)]
+        self._gateways = [self._new_gateway(f"gateway-{number}") for number in range(gateways)]
         self._leaving: dict[asyncio.Task[None], Service] = {}
         self._restarting: asyncio.Task[None] | None = None
+
+    @property
+    def gateways(self) -> tuple[int, ...]:
+        """The indexes of those that live, or should: while one is replaced, of both."""
+        return tuple(self._living.values())
 
     def start(self) -> None:
         """Start all of them."""
@@ -96,14 +106,38 @@ class Crew:
 
     async def _replace_gateway(self, at: int, wish: Restart, tell: Tell) -> None:
         old = self._gateways[at]
-        new = self._make_gateway(next(self._indexes), old.name)
+        new = self._new_gateway(old.name)
         tell(f"{old.name}: starts anew")
-        await _try(new, "ready", wish.patience_s)
+        try:
+            await _try(new, "ready", wish.patience_s)
+        except BaseException:
+            self._forget(new)
+            raise
         self._gateways[at] = new
         new.keep()
         old.retire()
-        self._see_off(old, _drain(old, wish.drain_s))
+        self._see_off(old, self._drain(old, wish.drain_s))
         tell(f"{old.name}: serves; the old one finishes what it has")
+
+    def _new_gateway(self, name: str) -> Service:
+        index = next(self._indexes)
+        gateway = self._make_gateway(index, name)
+        self._living[gateway] = index
+        self.on_change()
+        return gateway
+
+    def _forget(self, gateway: Service) -> None:
+        del self._living[gateway]
+        self.on_change()
+
+    async def _drain(self, old: Service, drain_s: float) -> None:
+        try:
+            async with asyncio.timeout(drain_s):
+                await old.gone()
+        except TimeoutError:
+            logging.getLogger(__name__).warning("%s has not finished within %.0f s and is ended", old.name, drain_s)
+            await old.stop(_GATEWAY_PATIENCE_S)
+        self._forget(old)
 
     def _see_off(self, old: Service, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -117,16 +151,11 @@ async def _try(new: Service, word: str, patience_s: float) -> None:
         await new.try_start()
         await new.hear(word, patience_s)
     except OSError as error:
-        raise EngineStartError(f"a new {new.name} cannot be started: {error}") from error
+        raise EngineStartError(f"the new {new.name} cannot be started: {error}") from error
     except BaseException:
         await new.stop(0)
         raise
 
 
-async def _drain(old: Service, drain_s: float) -> None:
-    try:
-        async with asyncio.timeout(drain_s):
-            await old.gone()
-    except TimeoutError:
-        logging.getLogger(__name__).warning("%s has not finished within %.0f s and is ended", old.name, drain_s)
-        await old.stop(_GATEWAY_PATIENCE_S)
+def _nobody() -> None:
+    """What is told of a change as long as nobody listens."""

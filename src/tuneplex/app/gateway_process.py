@@ -155,7 +155,9 @@ class _Process:
 
     async def _welcomed(self, ready: int) -> None:
         """Another one serves until this one has everything; the supervisor knows for how long that may take."""
-        for news in (self._viewed, self._admitted, self._welcome):
+        log = logging.getLogger(__name__)
+        for news, words in ((self._viewed, "the fleet"), (self._admitted, "its keys"), (self._welcome, "its shares")):
+            log.info("waits for control to tell %s", words)
             await news.wait()
         await self._gateway.counter.loaded()
         _check_tls(self._options)

@@ -57,7 +57,7 @@ class Supervisor:
         self._table = ProcessTable()
         self._keepers = Keepers(self._table)
         self._crew = Crew(self._control, partial(self._gateway, listen), gateways=listen.gateways)
-        self._wishes = WishServer(self._keepers, self._crew.restart)
+        self._wishes = WishServer(self._keepers, self._crew)
         self._hung_up: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._was_signalled = False

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 
 from tuneplex import __version__
+from tuneplex.app.crew import Crew
 from tuneplex.app.keepers import Keepers
 from tuneplex.errors import EngineStartError, TuneplexError
 from tuneplex.feed.sockets import private_socket
@@ -28,18 +29,18 @@ class _Numbered(msgspec.Struct, frozen=True):
 
 
 class WishServer:
-    """Answers every question with the list of children, and sends the list again whenever it changes.
+    """Answers every question with what lives, and tells it again whenever it changes.
 
     Args:
         keepers: Grant the wishes for engines and are the list.
-        restart: Grants the others: it gets the wish and what to call with each step.
+        crew: Grants the others.
     """
 
-    def __init__(self, keepers: Keepers, restart: Callable[[Restart, Callable[[str], None]], Awaitable[None]]) -> None:
+    def __init__(self, keepers: Keepers, crew: Crew) -> None:
         self._keepers = keepers
-        self._restart = restart
+        self._crew = crew
         self._writers: set[asyncio.StreamWriter] = set()
-        keepers.on_change = self.broadcast
+        keepers.on_change = crew.on_change = self.broadcast
 
     @contextlib.asynccontextmanager
     async def listening(self, path: Path) -> AsyncIterator[None]:
@@ -53,7 +54,7 @@ class WishServer:
                 writer.transport.abort()
 
     def broadcast(self) -> None:
-        """Tell everybody who is connected the list as it is now."""
+        """Tell everybody who is connected what lives now."""
         for writer in self._writers:
             self._send(writer, number=0)
 
@@ -91,7 +92,7 @@ class WishServer:
         """Grant a wish that takes a while; it is taken back by hanging up."""
         error = tail = ""
         try:
-            await self._restart(wish, lambda step: self._send(writer, number=number, step=step))
+            await self._crew.restart(wish, lambda step: self._send(writer, number=number, step=step))
         except EngineStartError as failure:
             error, tail = str(failure), failure.tail
         except TuneplexError as failure:
@@ -103,5 +104,5 @@ class WishServer:
     def _send(
         self, writer: asyncio.StreamWriter, *, number: int, error: str = "", tail: str = "", step: str = ""
     ) -> None:
-        answer = Answer(number, self._keepers.children, error, tail, step, PROTOCOL)
+        answer = Answer(number, self._keepers.children, error, tail, step, self._crew.gateways, PROTOCOL)
         writer.write(msgspec.json.encode(answer) + b"\n")

@@ -24,7 +24,7 @@ from tuneplex.engines.driver import Driver, driver_for
 from tuneplex.errors import EngineError
 from tuneplex.feed import Publisher
 from tuneplex.launchers.launcher import Launched, Launcher, Order
-from tuneplex.types import Base, FleetSpec, FleetView, GatewayReport, ReplicaState, Stage, Status
+from tuneplex.types import Base, FleetSpec, FleetView, GatewayReport, ReplicaState, Status
 
 __all__ = ["Controller", "Follower"]
 
@@ -39,9 +39,6 @@ class Follower(Protocol):
 
     def heard(self, report: GatewayReport) -> None:
         """Take in a report."""
-
-    def gone(self, report: GatewayReport) -> None:
-        """A gateway has ended; this was its last report."""
 
     async def settled(self) -> None:
         """Return once gateways know of it what they should know before they serve."""
@@ -62,6 +59,7 @@ class Controller:
         limits: How patient to be.
         drivers: By the kind of engine.
         tally: Of gateways that have ended.
+        gateways: Tells which live, or should; those of the description, if nobody knows better.
     """
 
     def __init__(
@@ -75,6 +73,7 @@ class Controller:
         limits: Limits | None = None,
         drivers: Callable[[str], Driver] = driver_for,
         tally: Tally | None = None,
+        gateways: Callable[[], tuple[int, ...]] | None = None,
     ) -> None:
         self.spec = spec
         self.publisher = Publisher(self._on_report, self._on_gone)
@@ -93,12 +92,18 @@ class Controller:
         self._starts: dict[str, float] = {}
         self._tokenizer = _tokenizer(spec.base)
         self._tally = tally or Tally()
+        self._gateways = gateways or (lambda: tuple(range(self.spec.listen.gateways)))
         self._followers: list[Follower] = []
 
     @property
     def launcher_names(self) -> frozenset[str]:
         """What a pool's `launcher` can be here."""
         return frozenset(self._launchers)
+
+    @property
+    def gateways(self) -> tuple[int, ...]:
+        """The indexes of those that live, or should: while one is replaced, of both."""
+        return self._gateways()
 
     @property
     def view(self) -> FleetView:
@@ -143,6 +148,7 @@ class Controller:
             url=self._url,
             started=self._started,
             reports=self.publisher.reports,
+            gateways=self.gateways,
             since={name: since for name, (_state, since) in self._since.items()},
             troubles={pool: words for pool, (_at, words) in self._troubles.items()},
         )
@@ -235,8 +241,7 @@ class Controller:
 
     async def _publish(self, situation: Situation) -> None:
         generation = self._view.generation
-        gateways = len({report.gateway for report in self.publisher.reports})
-        outlook = Outlook(int(self._started), self._tokenizer, self._starts, self._troubles.keys(), gateways)
+        outlook = Outlook(int(self._started), self._tokenizer, self._starts, self._troubles.keys(), len(self.gateways))
         view = fleet_view(situation, outlook, generation=generation)
         if view != self._view:
             self._view = msgspec.structs.replace(view, generation=generation + 1)
@@ -315,18 +320,14 @@ class Controller:
             self._wake.set()
 
     def _on_report(self, report: GatewayReport) -> None:
-        """A report matters at once only while something waits for gateways to let go of a replica, or one joins."""
+        """For control a report matters at once only while something waits for gateways to let go of a replica."""
         for follower in self._followers:
             follower.heard(report)
-        draining = any(watch.draining_since is not None for watch, _task in self._watches.values())
-        if draining or report.stage is Stage.JOINING:
+        if any(watch.draining_since is not None for watch, _task in self._watches.values()):
             self._wake.set()
 
     def _on_gone(self, report: GatewayReport) -> None:
         self._tally.add(report)
-        for follower in self._followers:
-            follower.gone(report)
-        self._wake.set()
 
 
 def _tokenizer(base: Base) -> str:

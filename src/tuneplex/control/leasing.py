@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from functools import partial
 
 from tuneplex.control.bodies import LimitUse
 from tuneplex.control.controller import Controller
@@ -56,7 +55,7 @@ class Leasing:
         self._start = int(fleet_started * 1000)
         self._clock = clock
         self._lessor = Lessor()
-        self._meanwhile: list[Callable[[], None]] | None = None  # what there is to tell the lessor while it decides
+        self._meanwhile: list[GatewayReport] | None = None  # reports that came while the lessor decides
         self._ledger = Ledger()
         self._limits: tuple[tuple[FleetSpec, Access | None], dict[str, Limits]] | None = None
         self._asked = asyncio.Event()
@@ -78,18 +77,11 @@ class Leasing:
 
     def heard(self, report: GatewayReport) -> None:
         """Take in what a gateway says."""
-        self._note(partial(self._lessor.heard, report))
-        self._ledger.heard(f"{self._start}-{report.gateway}-{report.pid}", report.used)
-
-    def gone(self, report: GatewayReport) -> None:
-        """A gateway has ended; what it has counted still counts."""
-        self._note(partial(self._lessor.gone, report))
-
-    def _note(self, news: Callable[[], None]) -> None:
         if self._meanwhile is None:
-            news()
+            self._lessor.heard(report)
         else:
-            self._meanwhile.append(news)
+            self._meanwhile.append(report)
+        self._ledger.heard(f"{self._start}-{report.gateway}-{report.pid}", report.used)
 
     async def settled(self) -> None:
         """Wait until gateways that have just started know their shares, or it was tried for long enough."""
@@ -120,11 +112,8 @@ class Leasing:
             await asyncio.sleep(_PAUSE_S)
 
     def _all_heard(self) -> bool:
-        return len({report.gateway for report in self._controller.publisher.reports}) >= self._gateways
-
-    @property
-    def _gateways(self) -> int:
-        return self._controller.spec.listen.gateways
+        heard = {report.gateway for report in self._controller.publisher.reports}
+        return heard.issuperset(self._controller.gateways)
 
     async def _tell(self) -> None:
         periods, limits = self._periods, self.limits
@@ -144,11 +133,11 @@ class Leasing:
         """Decide in a thread: with thousands of subjects it takes longer than the loop may stand still."""
         self._meanwhile = []
         try:
-            return await asyncio.to_thread(self._lessor.decide, limits, self._gateways, periods, spent)
+            return await asyncio.to_thread(self._lessor.decide, limits, self._controller.gateways, periods, spent)
         finally:
-            waiting, self._meanwhile = self._meanwhile, None
-            for news in waiting:
-                news()
+            reports, self._meanwhile = self._meanwhile, None
+            for report in reports:
+                self._lessor.heard(report)
 
     async def _keep(self) -> None:
         """A database that is down delays this, and nothing is lost: the counts stay here."""

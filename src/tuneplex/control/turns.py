@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from itertools import islice
 
 import msgspec
 
@@ -43,10 +42,6 @@ class Dividing:
         """Take in what a gateway says."""
         self._heard[report.gateway] = self._clock(), report
 
-    def gone(self, report: GatewayReport) -> None:
-        """A gateway has ended."""
-        self._heard.pop(report.gateway, None)
-
     async def settled(self) -> None:
         """Gateways need not be told before they serve: until then each has an even part of every replica."""
 
@@ -56,17 +51,11 @@ class Dividing:
             await self._tell()
             await asyncio.sleep(_PAUSE_S)
 
-    def _gateways(self) -> tuple[int, ...]:
-        """Those that were heard; as long as that are not all, the others have the first free numbers."""
-        count = self._controller.spec.listen.gateways
-        free = (index for index in range(count + len(self._heard)) if index not in self._heard)
-        return tuple(sorted((*self._heard, *islice(free, max(0, count - len(self._heard))))))
-
     async def _tell(self) -> None:
         since, access = self._clock() - _SILENT_S, self._registry.access
         reports = [report for at, report in self._heard.values() if at >= since]
         weights = {tenant.name: float(tenant.weight) for tenant in access.tenants} if access is not None else {}
-        gateways, replicas = self._gateways(), self._controller.view.replicas
+        gateways, replicas = self._controller.gateways, self._controller.view.replicas
         alone = len(gateways) == 1  # then it has everything
         found = Turns() if alone else turns(replicas, gateways, reports, weights)
         if msgspec.structs.replace(found, generation=self._last.generation) != self._last:

@@ -128,6 +128,7 @@ class Answer(msgspec.Struct, frozen=True):
         error: Why the wish was not granted; empty if it was.
         tail: The last lines of a process that did not come up.
         step: What is being done; the answer is still to come.
+        gateways: The indexes of all gateways that live, or should.
         protocol: The version that the supervisor speaks.
     """
 
@@ -136,6 +137,7 @@ class Answer(msgspec.Struct, frozen=True):
     error: str = ""
     tail: str = ""
     step: str = ""
+    gateways: tuple[int, ...] = ()
     protocol: int = 0
 
 
@@ -143,23 +145,28 @@ class Spawner:
     """The supervisor, from control's side. Use `connect`.
 
     Attributes:
-        changed: Set whenever `children` changed; whoever waits for it clears it.
+        changed: Set whenever `children` or `gateways` changed; whoever waits for it clears it.
         lost: Set when the supervisor is gone.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, children: tuple[Child, ...]) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: Answer) -> None:
         self._reader = reader
         self._writer = writer
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._children = children
+        self._last = first
         self.changed = asyncio.Event()
         self.lost = asyncio.Event()
 
     @property
     def children(self) -> tuple[Child, ...]:
         """All keepers that were ever spawned and not yet forgotten, as the supervisor last told."""
-        return self._children
+        return self._last.children
+
+    @property
+    def gateways(self) -> tuple[int, ...]:
+        """The indexes of all gateways that live, or should, as the supervisor last told."""
+        return self._last.gateways
 
     async def ask(self, wish: Wish) -> None:
         """Have a wish granted.
@@ -194,8 +201,8 @@ class Spawner:
                     waiting.set_exception(ConnectionResetError("the supervisor is gone"))
 
     def _take(self, answer: Answer) -> None:
-        if answer.children != self._children:
-            self._children = answer.children
+        before, self._last = self._last, answer
+        if (answer.children, answer.gateways) != (before.children, before.gateways):
             self.changed.set()
         waiting = self._waiting.get(answer.number)
         if waiting is not None and not waiting.done():
@@ -237,7 +244,7 @@ async def connect(path: Path) -> AsyncIterator[Spawner]:
     """
     reader, writer = await asyncio.open_unix_connection(path, limit=_LINE_LIMIT)
     try:
-        spawner = Spawner(reader, writer, greeted(await reader.readline()).children)
+        spawner = Spawner(reader, writer, greeted(await reader.readline()))
         listening = asyncio.create_task(spawner.listen())
         try:
             yield spawner

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -43,15 +42,10 @@ class Lessor:
         """Take in a report."""
         self._gateways.setdefault(report.gateway, _Gateway()).heard(report)
 
-    def gone(self, report: GatewayReport) -> None:
-        """A gateway has ended. One that has served comes again under the same number, unless it has left its place."""
-        if report.stage is not Stage.SERVING:
-            self._gateways.pop(report.gateway, None)
-
     def decide(
         self,
         limits: Mapping[str, Limits],
-        gateways: int,
+        gateways: Collection[int],
         periods: Mapping[str, int],
         spent: Mapping[str, Mapping[str, int]],
     ) -> Leases | None:
@@ -61,7 +55,7 @@ class Lessor:
 
         Args:
             limits: Of all subjects that have any, by name.
-            gateways: How many share them, at least.
+            gateways: Those that live, or should.
             periods: Which it is now of each of `BUDGETS`.
             spent: Of each of them by subject, of all gateways since the period began, as far as reports tell.
         """
@@ -87,15 +81,12 @@ class Lessor:
         welcome = tuple(index for index in known if self._is_welcome(index, known))
         return self._tell(Leases(self._last.generation, given, divided, dict(periods), left, welcome))
 
-    def _members(self, gateways: int) -> dict[int, _Gateway]:
+    def _members(self, gateways: Collection[int]) -> dict[int, _Gateway]:
         """Those that share; whoever joins is one of them once all others know how many that makes."""
-        heard = {index: one for index, one in sorted(self._gateways.items()) if one.report is not None}
-        missing = (index for index in range(gateways + len(heard)) if index not in heard)
-        unheard = {index: _Gateway() for index in islice(missing, max(0, gateways - len(heard)))}
-        everybody = dict(sorted((heard | unheard).items()))
-        if all(one.report is None or one.report.sharing >= len(everybody) for one in everybody.values()):
-            return everybody
-        return {index: one for index, one in everybody.items() if not one.joins}
+        self._gateways = {index: self._gateways.get(index) or _Gateway() for index in gateways}
+        if all(one.shares_among(len(gateways)) for one in self._gateways.values()):
+            return self._gateways
+        return {index: one for index, one in self._gateways.items() if not one.joins}
 
     def _is_welcome(self, index: int, known: Mapping[int, _Gateway]) -> bool:
         """Whether a gateway that joins was told its shares, and the others go by what it was told they would."""
@@ -140,9 +131,13 @@ class _Gateway:
         """It serves nobody yet, and has not been told that it may."""
         return self.report is not None and self.report.stage is Stage.JOINING and not self.welcome
 
+    def shares_among(self, gateways: int) -> bool:
+        """Whether it goes by no more than what it may among so many, as far as it was heard."""
+        return self.report is not None and self.report.sharing >= gateways
+
     def goes_by(self, generation: int) -> bool:
         """Whether it goes by these leases, or newer ones, as far as it was heard."""
-        return self.report is None or self.report.leases >= generation
+        return self.report is not None and self.report.leases >= generation
 
     def told(self, generation: int, known: dict[str, Limits]) -> None:
         """It may go by these from any moment on."""
