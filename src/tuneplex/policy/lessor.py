@@ -170,10 +170,14 @@ class _Gateway:
         report = self.report
         if report is not None and name in report.held:
             yield report.held[name]
-        elif report is None or not self._told or report.leases < self._told[0][0]:
+        elif report is None or (report.stage is not Stage.JOINING and self._may_know_older(report)):
             yield _NEVER_TOLD  # else what it goes by is among what it was told
         for _, known in self._told:
             yield known.get(name, _NEVER_TOLD)
+
+    def _may_know_older(self, report: GatewayReport) -> bool:
+        """Whether it may go by what it was told before all that is remembered here."""
+        return not self._told or report.leases < self._told[0][0]
 
 
 def _larger(one: dict[str, Limits], other: dict[str, Limits]) -> dict[str, Limits]:
@@ -219,7 +223,7 @@ def _divide(
             least = floor(limit, len(gateways))
             wants = {
                 index: Want(
-                    max(0 if one.joins else least, one.held(name, kind, least)),
+                    one.held(name, kind, least),
                     getattr(one.used(name), use),
                     one.wanted(name, kind),
                 )
