@@ -421,7 +421,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
         waiting: Requests that wait.
         name: As people know it, also in the name of its log. One that takes another one's place takes its name, too.
         stage: What it does.
-        sharing: Among how many limits are shared, as far as it knows.
+        sharing: Among how many limits are shared, as far as it knows; 0 if it does not say.
     """
 
     gateway: int
@@ -439,7 +439,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
     waiting: int = 0
     name: str = ""
     stage: Stage = Stage.SERVING
-    sharing: int = 1
+    sharing: int = 0
 
 
 class Base(msgspec.Struct, frozen=True):

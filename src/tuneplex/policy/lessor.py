@@ -86,6 +86,9 @@ class Lessor:
         self._gateways = {index: self._gateways.get(index) or _Gateway() for index in gateways}
         if all(one.shares_among(len(gateways)) for one in self._gateways.values()):
             return self._gateways
+        for one in self._gateways.values():
+            if one.joins:
+                one.put_off()
         return {index: one for index, one in self._gateways.items() if not one.joins}
 
     def _is_welcome(self, index: int, known: Mapping[int, _Gateway]) -> bool:
@@ -135,6 +138,17 @@ class _Gateway:
         """Whether it goes by no more than what it may among so many, as far as it was heard."""
         return self.report is not None and self.report.sharing >= gateways
 
+    def least(self, limit: int, gateways: int) -> int:
+        """What it may let in of a limit of which it was told no share; it may not know yet how many there are."""
+        if self.joins:
+            return 0
+        return floor(limit, self.report.sharing or gateways if self.report is not None else gateways)
+
+    def put_off(self) -> None:
+        """It is not told anything this time, and what it was told counts no more: it serves nobody yet."""
+        self.first = 0
+        self._told.clear()
+
     def goes_by(self, generation: int) -> bool:
         """Whether it goes by these leases, or newer ones, as far as it was heard."""
         return self.report is not None and self.report.leases >= generation
@@ -161,23 +175,20 @@ class _Gateway:
         return 0 if leaves else getattr(self.used(name).wanted, kind) or 0
 
     def held(self, name: str, kind: str, least: int) -> int:
-        """The largest share that it may go by; where it was told none it goes by the least, or nothing if it joins."""
-        least = 0 if self.joins else least
+        """The largest share that it may go by; where it was told none it goes by the least."""
         found = (getattr(share, kind) for share in self._held(name))
         return max((least if share is None else share for share in found), default=least)
 
     def _held(self, name: str) -> Iterator[Limits]:
         report = self.report
-        if report is not None and name in report.held:
+        if report is not None and report.stage is Stage.JOINING:
+            pass  # it goes by nothing before it is welcome, and then by no older leases than those that say so
+        elif report is not None and name in report.held:
             yield report.held[name]
-        elif report is None or (report.stage is not Stage.JOINING and self._may_know_older(report)):
+        elif report is None or not self._told or report.leases < self._told[0][0]:
             yield _NEVER_TOLD  # else what it goes by is among what it was told
         for _, known in self._told:
             yield known.get(name, _NEVER_TOLD)
-
-    def _may_know_older(self, report: GatewayReport) -> bool:
-        """Whether it may go by what it was told before all that is remembered here."""
-        return not self._told or report.leases < self._told[0][0]
 
 
 def _larger(one: dict[str, Limits], other: dict[str, Limits]) -> dict[str, Limits]:
@@ -220,10 +231,9 @@ def _divide(
     ):
         limit = getattr(limits, kind)
         if limit is not None:
-            least = floor(limit, len(gateways))
             wants = {
                 index: Want(
-                    one.held(name, kind, least),
+                    one.held(name, kind, one.least(limit, len(gateways))),
                     getattr(one.used(name), use),
                     one.wanted(name, kind),
                 )
@@ -242,10 +252,12 @@ def _shares(found: Mapping[str, int | None]) -> Limits:
 
 def _divide_rest(name: str, budget: _Budget, left: int, gateways: Mapping[int, _Gateway]) -> dict[int, int]:
     """What is left of a period is divided, and added to what each has had of it."""
-    kind, least = budget.kind, floor(budget.limit, len(gateways))
+    kind, count = budget.kind, len(gateways)
     used = {index: _spent(one.used(name), budget) for index, one in gateways.items()}
     wants = {
-        index: Want(max(0, one.held(name, kind, least) - used[index]), 0, one.wanted(name, kind))
+        index: Want(
+            max(0, one.held(name, kind, one.least(budget.limit, count)) - used[index]), 0, one.wanted(name, kind)
+        )
         for index, one in gateways.items()
     }
     return {index: used[index] + part for index, part in shares(left, _with_unheard(left, wants, gateways)).items()}

@@ -65,7 +65,6 @@ class Process:
         self.index = index
         self.pid = pid
         self.stage = stage
-        self.joined = stage is Stage.JOINING
         self.admission = Admission(index)
         self.views = -1
         self.see(latest)
@@ -126,6 +125,7 @@ class World:
         self.pids = count(1)
         self.indexes = count(gateways)
         self.latest = News(None, 0, gateways)
+        self.handed_over = False
         self.replaced: tuple[Process, Process] | None = None  # the old one and the new one
         self.lessor = Lessor()
         self.reports: list[GatewayReport] = []
@@ -240,11 +240,11 @@ class World:
     def kill(self, index: int, _: int) -> None:
         """A gateway dies with all that it knew, and another process takes its place.
 
-        Not one that has joined and holds less than its part of the even half, with which its successor would begin.
+        Not one that holds less than its part of the even half, as after a hand-over: with that its successor begins.
         """
         index %= len(self.processes)
         old = self.processes[index]
-        if old.joined and self.holds_little(old):
+        if self.holds_little(old):
             return
         if old.stage is not Stage.JOINING:
             for kind, spent in old.spent().items():
@@ -252,11 +252,15 @@ class World:
                 least = floor(getattr(self.subject.limits, kind) or 0, old.sharing)
                 self.lost_by_kills[kind] += max(least, spent)
         if old.stage is Stage.SERVING:
-            self.processes[index] = Process(old.index, next(self.pids), self.latest)
+            self.processes[index] = new = Process(old.index, next(self.pids), self.latest)
+            while self.handed_over and new.inbox:  # then parts of the even half change, and a process waits for its own
+                self.take(index)
         else:
             del self.processes[index]
-        if self.replaced is not None and old in self.replaced:
+        if self.replaced is not None and old is self.replaced[1]:
             self.replaced = None
+        elif self.replaced is not None and old is self.replaced[0]:
+            self.replaced = self.processes[index], self.replaced[1]
 
     def holds_little(self, process: Process) -> bool:
         """Whether its shares are smaller than what a gateway that was told nothing goes by."""
@@ -271,6 +275,7 @@ class World:
             new = Process(next(self.indexes), next(self.pids), self.latest, Stage.JOINING)
             self.processes.append(new)
             self.replaced = old, new
+            self.handed_over = True
 
     def leave(self, _: int = 0, __: int = 0) -> None:
         """The new one serves, so the old one is told to finish what it has."""
