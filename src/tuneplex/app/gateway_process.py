@@ -167,7 +167,7 @@ class _Process:
 
     async def _last_words(self) -> None:
         """What it has let in counts for limits by the minute until that is over, and control must hear it all."""
-        if self._gateway.limited:
+        if self._gateway.report().used:
             await _all((self._stop,), MINUTE_S + 1)
         await _all((self._subscriber.connected,), _LAST_WORDS_S)
 

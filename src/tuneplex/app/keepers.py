@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -54,7 +55,7 @@ class Keepers:
     async def stop_all(self) -> None:
         """End all engines, gracefully and then for sure; each keeper sees to its own."""
         for process in self._processes.values():
-            process.terminate()
+            self._table.signal(process, signal.SIGTERM)
         await self._none_lives.wait()
 
     def _spawn(self, wish: Spawn) -> str:
@@ -87,7 +88,7 @@ class Keepers:
         process = self._processes.get(key)
         if process is None:
             return "" if key in self._children else f"there is no {key}"
-        process.terminate()
+        self._table.signal(process, signal.SIGTERM)
         return ""
 
     def _forget(self, key: str) -> str:

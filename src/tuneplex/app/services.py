@@ -7,6 +7,7 @@ again while nobody has decided for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -84,6 +85,9 @@ class Service:
             words = f"the new {self.name} was not {word} within {patience_s:.0f} s"
             raise EngineStartError(words, tail=self._tail()) from None
         if heard.decode().strip() != word:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await self.gone()  # it may still have to say why
             raise EngineStartError(f"the new {self.name} ended before it was {word}", tail=self._tail())
 
     def _tail(self) -> str:
@@ -99,7 +103,7 @@ class Service:
         """Let the process finish what it has, and do not start it again."""
         self._wanted = False
         if self._process is not None:
-            self._process.send_signal(signal.SIGUSR1)
+            self._table.signal(self._process, signal.SIGUSR1)
 
     async def gone(self) -> None:
         """Return once the process has ended."""
@@ -121,14 +125,14 @@ class Service:
         self._wanted = False
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGTERM)
+        self._table.signal(self._process, signal.SIGTERM)
         try:
             async with asyncio.timeout(patience_s):
                 await self._ended.wait()
         except TimeoutError:
             logging.getLogger(__name__).warning("%s did not end within %.0f s and is killed", self.name, patience_s)
             if self._process is not None:
-                self._process.kill()
+                self._table.signal(self._process, signal.SIGKILL)
             await self._ended.wait()
 
     def _on_end(self, code: int) -> None:

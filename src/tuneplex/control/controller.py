@@ -156,7 +156,8 @@ class Controller:
 
     def metrics(self) -> bytes:
         """The fleet's Prometheus page."""
-        return metrics_page(self._situation(), self.publisher.reports, self._tally.total)
+        reports = self.publisher.reports
+        return metrics_page(self._situation(), reports, self._tally.total(reports))
 
     def _situation(self) -> Situation:
         gpus = (launcher.free_gpus for launcher in self._launchers.values())

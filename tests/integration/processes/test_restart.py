@@ -223,7 +223,7 @@ def test_who_changes_their_mind(make_fleet: MakeFleet) -> None:
             lambda: next((pid for pid, words in fleet.processes().items() if "--ready" in words), None)
         )
         waits.send_signal(signal.SIGINT)
-        waits.communicate(timeout=60)
+        waits.communicate(timeout=120)
         assert waits.returncode == 130
         fleet.gone(new)
     finally:
@@ -249,19 +249,20 @@ def test_control_that_cannot_start(make_fleet: MakeFleet, tmp_path: Path) -> Non
 
 
 def test_limits_and_counters_are_kept(make_fleet: MakeFleet) -> None:
-    """A minute's tokens are not there again after a restart of everything, and no counter goes down."""
+    """A minute's tokens are not there again after restarts of everything, and each request is counted once."""
     fleet = make_fleet()
     fleet.ready()
     with fleet.admin() as admin:
         assert admin.patch("/tenants/default", json={"limits": {"tokens_per_minute": 120}}).status_code == 200
-    began = time.monotonic()
-    fleet.wait_for(lambda: asked(fleet) == 429)
-    passed = replies(fleet, "200")
+    began, let_in = time.monotonic(), 0
+    while asked(fleet) == 200:
+        let_in += 1
+    fleet.wait_for(lambda: replies(fleet) == let_in > 0)
     assert restart(fleet, "all").returncode == 0
-    assert replies(fleet, "200") >= passed > 0
-    let_in = sum(asked(fleet) == 200 for _ in range(20))
-    if time.monotonic() - began < 50:
-        assert let_in == 0
+    assert restart(fleet, "control").returncode == 0
+    again = sum(asked(fleet) == 200 for _ in range(20))
+    assert again == 0 or time.monotonic() - began > 60
+    fleet.wait_for(lambda: replies(fleet) == let_in + again)
 
 
 def asked(fleet: Fleet) -> int:
@@ -270,12 +271,12 @@ def asked(fleet: Fleet) -> int:
         return client.post("/completions", json=QUESTION).status_code
 
 
-def replies(fleet: Fleet, status: str) -> float:
-    """How many replies of completions had this status, over the whole fleet."""
+def replies(fleet: Fleet) -> float:
+    """How many questions were answered, over the whole fleet."""
     with fleet.admin() as admin:
         page = admin.get("/metrics").text
     lines = (line for line in page.splitlines() if line.startswith("tuneplex_requests_total"))
-    return sum(float(line.rpartition(" ")[2]) for line in lines if f'"{status}"' in line and "completions" in line)
+    return sum(float(line.rpartition(" ")[2]) for line in lines if '"2xx"' in line and "completions" in line)
 
 
 def test_a_fleet_ends_while_an_old_gateway_finishes(make_fleet: MakeFleet) -> None:
@@ -284,7 +285,7 @@ def test_a_fleet_ends_while_an_old_gateway_finishes(make_fleet: MakeFleet) -> No
     fleet.ready()
     before = pids(fleet)
     assert fleet.process is not None
-    with fleet.stream(max_tokens=10**4) as chunks:
+    with fleet.stream(max_tokens=1800) as chunks:
         list(islice(chunks, 3))
         fleet.process.send_signal(signal.SIGHUP)
         fleet.until(lambda status: [one.stage for one in status.gateways] == [Stage.DRAINING, Stage.SERVING])
@@ -299,7 +300,7 @@ def test_streams_that_last_too_long(make_fleet: MakeFleet) -> None:
     fleet = make_fleet(env=SLOW)
     fleet.ready()
     old = fleet.pid("gateway_process")
-    with fleet.stream(max_tokens=10**4) as chunks:
+    with fleet.stream(max_tokens=1800) as chunks:
         list(islice(chunks, 3))
         assert restart(fleet, "gateways", "--drain", "0.1s").returncode == 0
         fleet.gone(old)
