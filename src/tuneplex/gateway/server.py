@@ -6,6 +6,7 @@ import asyncio
 import functools
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,7 +50,23 @@ async def serve(
     """
     leave = leave or asyncio.Event()
     protocol = functools.partial(ClientConnection, gateway, limits or ConnectionLimits(), leave=leave)
-    config = uvicorn.Config(
+    server = uvicorn.Server(_configured(protocol, tls_cert, tls_key, drain_s))
+    works = (_watch(gateway, server), _wait(stop, server), _leave(leave, server, _HANDSHAKE_S if tls_cert else _TICK_S))
+    helpers = [asyncio.create_task(work) for work in works]
+    try:
+        await server.serve(sockets=[sock])
+    finally:
+        for helper in helpers:
+            helper.cancel()
+        for connection in tuple(server.server_state.connections):
+            cast("ClientConnection", connection).transport.abort()
+        gateway.close()
+
+
+def _configured(
+    protocol: Callable[..., ClientConnection], tls_cert: Path | str | None, tls_key: Path | str | None, drain_s: int
+) -> uvicorn.Config:
+    return uvicorn.Config(
         _no_application,
         http=cast("type[asyncio.Protocol]", protocol),  # uvicorn only calls it
         ws="none",
@@ -63,17 +80,6 @@ async def serve(
         ssl_keyfile=tls_key,
         timeout_graceful_shutdown=drain_s,
     )
-    server = uvicorn.Server(config)
-    works = (_watch(gateway, server), _wait(stop, server), _leave(leave, server, _HANDSHAKE_S if tls_cert else _TICK_S))
-    helpers = [asyncio.create_task(work) for work in works]
-    try:
-        await server.serve(sockets=[sock])
-    finally:
-        for helper in helpers:
-            helper.cancel()
-        for connection in tuple(server.server_state.connections):
-            cast("ClientConnection", connection).transport.abort()
-        gateway.close()
 
 
 async def _wait(stop: asyncio.Event, server: uvicorn.Server) -> None:
