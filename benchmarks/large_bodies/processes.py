@@ -46,6 +46,7 @@ async def gateway(directory: Path, port: int, view: FleetView, access: Access) -
 
 def _start(directory: Path, lifeline: int, listener: int, log: TextIO) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tuneplex.app.gateway_process", "--state-dir", str(directory), "--index", "0"]
+    command += ["--name", "gateway-0"]
     command += ["--lifeline", str(lifeline), "--listener", str(listener)]
     return subprocess.Popen(command, pass_fds=(lifeline, listener), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

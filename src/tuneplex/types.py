@@ -27,6 +27,7 @@ __all__ = [
     "Leases",
     "Listen",
     "Model",
+    "Part",
     "PoolSpec",
     "Price",
     "Replica",
@@ -65,6 +66,14 @@ class ReplicaState(StrEnum):
     ASLEEP = "asleep"
     DRAINING = "draining"
     DEAD = "dead"
+
+
+class Part(StrEnum):
+    """What can be restarted while the fleet runs."""
+
+    GATEWAYS = "gateways"
+    CONTROL = "control"
+    ALL = "all"
 
 
 class Stage(StrEnum):
@@ -295,7 +304,7 @@ class FleetView(msgspec.Struct, frozen=True, tag="view"):
         generation: Grows with every change.
         models: By name; the base is among them.
         aliases: Name that clients use -> name in `models`.
-        gateways: How many share each limit, and each replica.
+        gateways: How many share each limit, and each replica; while one is replaced, both count.
         tokenizer: The path of the base's `tokenizer.json`; empty where there is none.
     """
 
@@ -412,7 +421,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
         waiting: Requests that wait.
         name: As people know it, also in the name of its log. One that takes another one's place takes its name, too.
         stage: What it does.
-        sharing: Among how many limits are shared, as far as it knows.
+        sharing: Among how many limits are shared, as far as it knows; 0 if it does not say.
     """
 
     gateway: int
@@ -430,7 +439,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
     waiting: int = 0
     name: str = ""
     stage: Stage = Stage.SERVING
-    sharing: int = 1
+    sharing: int = 0
 
 
 class Base(msgspec.Struct, frozen=True):

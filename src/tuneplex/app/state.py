@@ -49,9 +49,11 @@ class StateDir:
     ============================ =============================================================
     `fleet.json`                 the active `FleetSpec`, mode 0600
     `lock`                       held by the supervisor for as long as it lives
+    `control.lock`               held by the control process that acts
     `supervisor.json`            `SupervisorInfo`; there once the listening socket is bound
     `logs/`                      one log for each process
     `store.db`                   tenants and keys, unless the fleet file names a database
+    `tally`                      what gateways of this start had counted when they ended
     `access.snapshot`            what gateways last knew of them, for starts while the database is down
     `run`                        link to a short directory under /tmp that holds the sockets
     ============================ =============================================================
@@ -92,6 +94,16 @@ class StateDir:
     def store_url(self, spec: FleetSpec) -> str:
         """Where the fleet's store is, as `records.Store` takes it."""
         return spec.store or f"sqlite:///{self.store_file.absolute()}"
+
+    @property
+    def tally_file(self) -> Path:
+        """What gateways of this start had counted when they ended, for a control that is started anew."""
+        return self.path / "tally"
+
+    @property
+    def control_lock_file(self) -> Path:
+        """Held by the control process that acts; the next one waits for it."""
+        return self.path / "control.lock"
 
     @property
     def admin_socket(self) -> Path:
@@ -144,6 +156,14 @@ class StateDir:
                 raise StateError(f"a fleet runs in {self.path} already", hint="end it with: tuneplex down")
             time.sleep(0.02)
         return descriptor
+
+    def try_control_lock(self) -> int | None:
+        """Take the lock that makes this process the only control that acts, if nobody has it; it lasts as long."""
+        descriptor = os.open(self.control_lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+        if _try_lock(descriptor):
+            return descriptor
+        os.close(descriptor)
+        return None
 
     def is_locked(self) -> bool:
         """Whether a supervisor lives, whatever files an earlier one may have left behind."""

@@ -10,15 +10,17 @@ if TYPE_CHECKING:
     from tuneplex.control.controller import Controller
     from tuneplex.control.leasing import Leasing
     from tuneplex.control.registry import Registry
+    from tuneplex.control.tally import Tally
     from tuneplex.control.turns import Dividing
 
-__all__ = ["Controller", "Dividing", "Leasing", "Registry", "admin_app"]
+__all__ = ["Controller", "Dividing", "Leasing", "Registry", "Tally", "admin_app"]
 
 _HOMES = {
     "Controller": "controller",
     "Dividing": "turns",
     "Leasing": "leasing",
     "Registry": "registry",
+    "Tally": "tally",
     "admin_app": "admin",
 }
 

@@ -14,9 +14,10 @@ import msgspec
 
 from tuneplex.control.actions import Action, Drain, Forget, Keep, Launch, Load, Stop, Unload
 from tuneplex.control.decide import Situation, decide, failures, gave_up
-from tuneplex.control.figures import added, metrics_page
+from tuneplex.control.figures import metrics_page
 from tuneplex.control.report import Surroundings, fleet_status
 from tuneplex.control.seen import Limits, Seen
+from tuneplex.control.tally import Tally
 from tuneplex.control.view import Outlook, fleet_view, unmentioned
 from tuneplex.control.watch import Watch
 from tuneplex.engines.driver import Driver, driver_for
@@ -57,6 +58,8 @@ class Controller:
         launchers: By the name that pools use.
         limits: How patient to be.
         drivers: By the kind of engine.
+        tally: Of gateways that have ended.
+        gateways: Tells which live, or should; those of the description, if nobody knows better.
     """
 
     def __init__(
@@ -69,6 +72,8 @@ class Controller:
         launchers: Mapping[str, Launcher],
         limits: Limits | None = None,
         drivers: Callable[[str], Driver] = driver_for,
+        tally: Tally | None = None,
+        gateways: Callable[[], tuple[int, ...]] | None = None,
     ) -> None:
         self.spec = spec
         self.publisher = Publisher(self._on_report, self._on_gone)
@@ -86,13 +91,19 @@ class Controller:
         self._troubles: dict[str, tuple[float, str]] = {}
         self._starts: dict[str, float] = {}
         self._tokenizer = _tokenizer(spec.base)
-        self._ended = GatewayReport(gateway=-1, pid=0, generation=0)
+        self._tally = tally or Tally()
+        self._gateways = gateways or (lambda: tuple(range(self.spec.listen.gateways)))
         self._followers: list[Follower] = []
 
     @property
     def launcher_names(self) -> frozenset[str]:
         """What a pool's `launcher` can be here."""
         return frozenset(self._launchers)
+
+    @property
+    def gateways(self) -> tuple[int, ...]:
+        """The indexes of those that live, or should: while one is replaced, of both."""
+        return self._gateways()
 
     @property
     def view(self) -> FleetView:
@@ -137,6 +148,7 @@ class Controller:
             url=self._url,
             started=self._started,
             reports=self.publisher.reports,
+            gateways=self.gateways,
             since={name: since for name, (_state, since) in self._since.items()},
             troubles={pool: words for pool, (_at, words) in self._troubles.items()},
         )
@@ -144,7 +156,8 @@ class Controller:
 
     def metrics(self) -> bytes:
         """The fleet's Prometheus page."""
-        return metrics_page(self._situation(), self.publisher.reports, self._ended)
+        reports = self.publisher.reports
+        return metrics_page(self._situation(), reports, self._tally.total(reports))
 
     def _situation(self) -> Situation:
         gpus = (launcher.free_gpus for launcher in self._launchers.values())
@@ -229,7 +242,7 @@ class Controller:
 
     async def _publish(self, situation: Situation) -> None:
         generation = self._view.generation
-        outlook = Outlook(int(self._started), self._tokenizer, self._starts, self._troubles.keys())
+        outlook = Outlook(int(self._started), self._tokenizer, self._starts, self._troubles.keys(), len(self.gateways))
         view = fleet_view(situation, outlook, generation=generation)
         if view != self._view:
             self._view = msgspec.structs.replace(view, generation=generation + 1)
@@ -315,7 +328,7 @@ class Controller:
             self._wake.set()
 
     def _on_gone(self, report: GatewayReport) -> None:
-        self._ended = added(self._ended, report)
+        self._tally.add(report)
 
 
 def _tokenizer(base: Base) -> str:

@@ -28,12 +28,14 @@ class Outlook(msgspec.Struct, frozen=True):
         tokenizer: As in `FleetView`.
         starts: By pool, how long its last start took, seconds.
         troubles: Pools of which a replica could not be launched.
+        gateways: How many live; while one is replaced, one more than there should be.
     """
 
     created: int = 0
     tokenizer: str = ""
     starts: Mapping[str, float] = {}
     troubles: Collection[str] = ()
+    gateways: int = 0
 
 
 def fleet_view(situation: Situation, outlook: Outlook, *, generation: int) -> FleetView:
@@ -55,7 +57,7 @@ def fleet_view(situation: Situation, outlook: Outlook, *, generation: int) -> Fl
             *(coming for pool in spec.pools for coming in _coming(situation, outlook, pool)),
         ),
         settings=spec.gateway,
-        gateways=spec.listen.gateways,
+        gateways=max(spec.listen.gateways, outlook.gateways),
         tokenizer=outlook.tokenizer,
     )
 

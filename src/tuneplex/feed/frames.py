@@ -64,5 +64,7 @@ async def read_hello(reader: asyncio.StreamReader) -> bool:
     hello = await read_frame(reader, msgspec.msgpack.Decoder(Hello))
     if hello is not None and hello.protocol != PROTOCOL:
         other, ours = hello.protocol, PROTOCOL
-        raise FrameError(f"it speaks version {other} of the feed and this process version {ours}: restart the older one")
+        raise FrameError(
+            f"it speaks version {other} of the feed and this process version {ours}: restart the older one"
+        )
     return hello is not None

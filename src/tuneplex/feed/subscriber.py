@@ -34,6 +34,9 @@ class Subscriber:
         on_lost: Called whenever control was there and is away now.
         report: Asked for what to send, every `interval_s`.
         interval_s: Seconds between reports.
+
+    Attributes:
+        connected: Set while control is there.
     """
 
     def __init__(
@@ -56,6 +59,12 @@ class Subscriber:
         self._on_lost = on_lost
         self._report = report
         self._interval_s = interval_s
+        self._hurry = asyncio.Event()
+        self.connected = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Send the next report at once: something has changed that others wait for."""
+        self._hurry.set()
 
     async def run(self) -> None:
         """Stay connected until cancelled; the last thing sent is a report."""
@@ -79,6 +88,7 @@ class Subscriber:
         reporting = asyncio.create_task(self._send_reports(writer))
         try:
             if await read_hello(reader):
+                self.connected.set()
                 await self._take_values(reader)
         except FrameError as error:
             logging.getLogger(__name__).warning("control is not understood: %s", error)
@@ -86,6 +96,7 @@ class Subscriber:
         else:
             return True
         finally:
+            self.connected.clear()
             reporting.cancel()
             if not writer.is_closing():  # uvloop refuses to write where the other side has gone
                 writer.write(pack(self._report()))
@@ -109,4 +120,7 @@ class Subscriber:
             while not writer.is_closing():
                 writer.write(pack(self._report()))
                 await writer.drain()
-                await asyncio.sleep(self._interval_s)
+                self._hurry.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._interval_s):
+                        await self._hurry.wait()
