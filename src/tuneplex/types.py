@@ -395,6 +395,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
             go to several counts as a part in each.
         closing: Replica -> versions that it begins nothing with there, because another one waits for the slot.
         waiting: Requests that wait.
+        shut: Replica -> why it gets no requests from this gateway: `open` or `half-open` (its breaker), or `held`.
     """
 
     gateway: int
@@ -410,6 +411,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
     demand: dict[str, dict[str, float]] = {}
     closing: dict[str, tuple[str, ...]] = {}
     waiting: int = 0
+    shut: dict[str, str] = {}
 
 
 class Base(msgspec.Struct, frozen=True):

@@ -108,7 +108,7 @@ def _replica(situation: Situation, replica: Seen, around: Surroundings) -> Repli
         waiting=figures.waiting,
         kv_use=figures.kv_use,
         residency=replica.residency if replica.alive else None,
-        notice=_notice(situation, replica),
+        notice="; ".join(filter(None, (_notice(situation, replica), _shut(record.replica, around.reports)))),
         tenants=next((pool.tenants for pool in situation.spec.pools if pool.name == record.pool), ()),
         outstanding=sum(report.outstanding.get(record.replica, 0) for report in around.reports),
         drained=replica.drains and replica.drained,
@@ -135,6 +135,14 @@ def _notice(situation: Situation, replica: Seen) -> str:
     """How an engine looks after its adapters is of no interest where there are none."""
     serves = any(version.pool == replica.launched.pool for version in situation.spec.adapters)
     return replica.notice if serves and replica.alive else ""
+
+
+def _shut(name: str, reports: Sequence[GatewayReport]) -> str:
+    """What gateways think of a replica that control may find healthy."""
+    found = {report.shut.get(name) for report in reports}
+    if found & {"open", "half-open"}:
+        return "requests to it keep failing, so it gets none for a moment"
+    return "it asks for no requests for a moment" if "held" in found else ""
 
 
 def _ending(code: int | None) -> str:

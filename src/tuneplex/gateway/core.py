@@ -201,6 +201,7 @@ class Gateway:
             demand=self._room.demand(self._returns.wanted()),
             closing=self._places.slots.closing,
             waiting=len(self._room) + len(self._returns),
+            shut=self._health.states(),
         )
 
     def tick(self, now: float) -> None:

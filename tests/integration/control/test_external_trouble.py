@@ -29,8 +29,10 @@ MODELS = b'{"data": [{"id": "base"}]}'
 @contextlib.asynccontextmanager
 async def server(answer: bytes, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """A server that always answers the same; its port."""
+    writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(answer)
@@ -39,6 +41,9 @@ async def server(answer: bytes, tls: ssl.SSLContext | None = None) -> AsyncItera
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as listening:
         yield listening.sockets[0].getsockname()[1]
+        for writer in writers:  # a client that was told nothing may have left without a word
+            writer.transport.abort()
+        await asyncio.sleep(0.05)  # for the transports' own ends
 
 
 def http(status: int, body: bytes = MODELS) -> bytes:
