@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 
 import msgspec
@@ -171,3 +172,25 @@ async def test_a_defect_in_one_request_does_not_end_the_timeouts_of_all(
         monkeypatch.setattr(front.gateway.idempotency, "tick", tick)
         engines[0].script(Script(silent_before_headers=True))
         assert (await asyncio.wait_for(front.chat(), 5)).status == 504
+
+
+async def test_all_that_wait_for_nothing_end(engines: list[FakeEngine], tokenizer: str) -> None:
+    """However many they are, and though only some of them are looked at at a time."""
+    timeouts = Timeouts(between_chunks_s=0.5)
+    async with fronting(engines, tokenizer, timeouts=timeouts, waiting=Waiting(longest_s=60)) as front:
+        view = front.gateway.view
+        one, two = view.replicas
+        front.gateway.update(msgspec.structs.replace(view, replicas=(one, msgspec.structs.replace(two, concurrent=1))))
+        engines[0].script(*[Script(silent_after_chunks=2)] * 120)
+        engines[1].script(Script(lockstep=True))
+        asking = [asyncio.create_task(front.chat(stream=True, max_tokens=8)) for _ in range(121)]
+        async with asyncio.timeout(20):
+            while front.gateway.report().waiting < 120:  # noqa: ASYNC110 - what is waited for is a number
+                await asyncio.sleep(0.05)
+        front.gateway.update(msgspec.structs.replace(view, replicas=(one,)))
+        async with asyncio.timeout(5):
+            done = [await one for one in asking if one is not asking[1]]
+        assert {json.loads(reply.events[-1])["error"]["code"] for reply in done} == {"engine_stalled"}
+        engines[1].requests[0].release(99)
+        assert whole(await asking[1])
+        assert len(front.gateway._returns) == 0
