@@ -52,6 +52,8 @@ class Client:
         assert not self.over
         self.read += data
 
+    leaving = False
+
     def common_headers(self) -> bytes:
         """None."""
         return b""

@@ -176,7 +176,8 @@ class Gateway:
     @property
     def limited(self) -> bool:
         """Whether anybody or anything has limits."""
-        callers = self._principals.keyed.values() if self._principals is not None else ()
+        known = self._principals
+        callers = (*known.keyed.values(), known.anybody or _NOBODY) if known is not None else ()
         return bool(self._limited) or any(principal.subjects for principal in callers)
 
     def _know(self) -> None:
