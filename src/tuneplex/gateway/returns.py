@@ -197,7 +197,7 @@ class Returns:
         relay = attempt.relay
         relay.lost(attempt)
         if relay.attempts:
-            return attempt.verdict.again
+            return True  # whatever it is: the other one would be answered without this one, too
         if attempt.ended is not End.STOPPED and (
             not attempt.verdict.again or relay.tries >= self.settings.retries.tries
         ):

@@ -194,3 +194,30 @@ async def test_all_that_wait_for_nothing_end(engines: list[FakeEngine], tokenize
         engines[1].requests[0].release(99)
         assert whole(await asking[1])
         assert len(front.gateway._returns) == 0
+
+
+@pytest.mark.parametrize("status", [400, 404, 500])
+async def test_a_hedge_makes_nothing_worse(engines: list[FakeEngine], tokenizer: str, status: int) -> None:
+    """Whatever the engine says that was asked beside it, the first one answers."""
+    async with fronting(engines, tokenizer, retries=Retries(hedge_after_s=0.1)) as front:
+        engines[0].script(Script(before_headers_s=0.4))
+        engines[1].script(Script(status=status))
+        assert (await front.chat()).status == 200
+        assert tries(engines) == [1, 1]
+
+
+async def test_prompts_are_not_kept_while_streams_go_on(engines: list[FakeEngine], tokenizer: str) -> None:
+    """Neither that of the request nor that of its continuation, which has the ids of all tokens."""
+    async with fronting(engines, tokenizer) as front:
+        engines[0].script(Script(reset_after_chunks=4))
+        engines[1].script(Script(lockstep=True))
+        asking = asyncio.create_task(front.chat(stream=True, max_tokens=30))
+        record = await engines[1].arrived(1)
+        (relay,) = front.gateway.ledger.relays
+        assert "prompt" in relay.asked.fields
+        record.release(3)
+        async with asyncio.timeout(5):
+            while relay.asked.fields:  # noqa: ASYNC110 - it is no event of the test
+                await asyncio.sleep(0.01)
+        record.release(99)
+        assert whole(await asking)
