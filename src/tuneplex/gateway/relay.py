@@ -185,10 +185,10 @@ class Relay:
     def streams(self, attempt: Attempt, answer: StreamAnswer, reading: Reading) -> None:
         """The same, and it is a stream."""
         self.answered(attempt, answer)
+        self.asked.fields = _NO_FIELDS  # its prompt may be large, and is not sent again
         if self.reading is None:
             self.reading = reading
             self.begun = True
-            self.asked.fields = _NO_FIELDS  # its prompt may be large, and is not sent again
             self.asked.tally.first_token_s.observe(self.elapsed_s())
 
     def failed(self, attempt: Attempt, error: ApiError) -> None:
