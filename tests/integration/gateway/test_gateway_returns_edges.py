@@ -221,3 +221,19 @@ async def test_prompts_are_not_kept_while_streams_go_on(engines: list[FakeEngine
                 await asyncio.sleep(0.01)
         record.release(99)
         assert whole(await asking)
+
+
+@pytest.mark.parametrize("chunks, quarantined", [(2, True), (6, False)])
+async def test_a_stream_that_engines_die_of_at_the_same_token_moves_once(
+    tokenizer: str, chunks: int, *, quarantined: bool
+) -> None:
+    """The last tokens before the first death may not have been read, and so come from the second engine, which dies."""
+    made = [FakeEngine("base", adapters=VERSIONS.values()) for _ in range(3)]
+    async with made[0], made[1], made[2], fronting(made, tokenizer) as front:
+        made[0].script(Script(die_after_chunks=6))
+        made[1].script(Script(die_after_chunks=chunks))
+        reply = await front.chat(stream=True, max_tokens=60, ignore_eos=True)
+        assert tries(made) == [1, 1, 0 if quarantined else 1]
+        assert whole(reply) is not quarantined
+        if quarantined:
+            assert json.loads(reply.events[-1])["error"]["code"] == "quarantined"
