@@ -237,3 +237,15 @@ async def test_a_stream_that_engines_die_of_at_the_same_token_moves_once(
         assert whole(reply) is not quarantined
         if quarantined:
             assert json.loads(reply.events[-1])["error"]["code"] == "quarantined"
+
+
+async def test_an_engine_that_cannot_be_understood_has_not_ended(engines: list[FakeEngine], tokenizer: str) -> None:
+    """The stream cannot go on, its client is told why, and nobody asks whether the engine is still there."""
+    async with fronting(engines, tokenizer) as front:
+        engines[0].script(Script(silent_after_chunks=4))
+        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+        event = 'data: {"id":"x","choices":[{"index":0,"text":"a","token_ids":[5],"odd":1}]}\n\n'
+        engines[1].script(Script(raw=head + event))
+        reply = await front.chat(stream=True, max_tokens=30)
+        assert json.loads(reply.events[-1])["error"]["code"] == "engine_reply_invalid"
+        assert not any(record.path == "/health" for record in engines[1].requests)
