@@ -37,6 +37,7 @@ __all__ = ["Desk", "Returns"]
 _log = logging.getLogger(__name__)
 
 _DISPATCHED_AT_ONCE = 16  # and no more, so that streams go on in between
+_LOOKED_AT_ONCE = 50
 _DOUBTED = frozenset({End.UNREACHABLE, End.BROKEN, End.DEAD})
 _THERE = frozenset({End.COMPLETE, End.BUSY, End.UNAVAILABLE, End.FAILED, End.REFUSED})
 _LEAVES_EARLY_S = 1.0  # before its replica is stopped: it takes about as long to tell it
@@ -131,6 +132,7 @@ class Returns:
         self._waiting: dict[Relay, _Back] = {}
         self._leaving: dict[str, float] = {}
         self._awake = False
+        self._looked = 0
 
     def __len__(self) -> int:
         """How many wait."""
@@ -195,7 +197,7 @@ class Returns:
         relay = attempt.relay
         relay.lost(attempt)
         if relay.attempts:
-            return attempt.verdict.again
+            return True  # whatever it is: the other one would be answered without this one, too
         if attempt.ended is not End.STOPPED and (
             not attempt.verdict.again or relay.tries >= self.settings.retries.tries
         ):
@@ -300,14 +302,14 @@ class Returns:
     def _serve(self) -> None:
         """Let go whoever can, those that have waited longest first."""
         self._awake = False
-        gone = 0
+        gone, free = 0, self._places.free()
         for relay, back in tuple(self._waiting.items()):
-            if relay in self._waiting and self._goes(relay, back):
-                gone += 1
-                if gone == _DISPATCHED_AT_ONCE:
-                    self.served()
-                    return
-        if self._places.settle():
+            if not free or gone == _DISPATCHED_AT_ONCE:
+                break
+            version = relay.asked.model.version
+            if relay in self._waiting and any(version in one.serves for one in free) and self._goes(relay, back):
+                gone, free = gone + 1, self._places.free()
+        if self._places.settle() or gone == _DISPATCHED_AT_ONCE:
             self.served()
 
     def _goes(self, relay: Relay, back: _Back) -> bool:
@@ -361,8 +363,13 @@ class Returns:
             self._leave()
         if not self._waiting:
             return
-        for relay, back in tuple(self._waiting.items()):
-            if back.until <= now or not self._has_prospects(relay, back):
+        waiting = tuple(self._waiting.items())
+        first, self._looked = self._looked, self._looked + _LOOKED_AT_ONCE
+        for number, (relay, back) in enumerate(waiting):
+            looks = (number - first) % len(waiting) < _LOOKED_AT_ONCE
+            if looks and self._is_suspect(relay):
+                continue
+            if back.until <= now or (looks and not self._has_prospects(relay, back)):
                 relay.give_up(back.error, OUTCOMES[back.end])
             elif back.comment_at <= now:
                 back.comment_at = now + self.settings.waiting.comment_s
