@@ -157,6 +157,9 @@ class Returns:
             for replica in view.replicas
             if replica.state is ReplicaState.DRAINING and replica.leave_at is not None
         }
+        for relay, back in tuple(self._waiting.items()):
+            self._out(relay)
+            self._wait(relay, back)
         self.served()
 
     def served(self) -> None:
@@ -206,6 +209,7 @@ class Returns:
 
     def _tries_again(self, relay: Relay, attempt: Attempt, error: ApiError) -> bool:
         """Begin anew, if that is not too much now."""
+        self._renew(relay)
         back = self._back(relay, attempt, error)
         if not self._has_prospects(relay, back):
             return False
@@ -248,9 +252,16 @@ class Returns:
 
     def _wait(self, relay: Relay, back: _Back) -> None:
         """Let it wait for a place."""
+        self._renew(relay)
         self._waiting[relay] = back
         self._places.waits(relay.asked.model.version)
         self.served()
+
+    def _renew(self, relay: Relay) -> None:
+        """What begins anew is for the model as it is now: there may be no engine with the old version any more."""
+        asked = relay.asked
+        if not relay.begun:
+            asked.model = self._desk.view.models.get(asked.model.name, asked.model)
 
     def _out(self, relay: Relay) -> None:
         """It waits no longer."""

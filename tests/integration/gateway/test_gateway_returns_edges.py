@@ -249,3 +249,27 @@ async def test_an_engine_that_cannot_be_understood_has_not_ended(engines: list[F
         reply = await front.chat(stream=True, max_tokens=30)
         assert json.loads(reply.events[-1])["error"]["code"] == "engine_reply_invalid"
         assert not any(record.path == "/health" for record in engines[1].requests)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_request_begins_anew_with_the_model_as_it_is_then(
+    engines: list[FakeEngine], tokenizer: str, *, waits: bool
+) -> None:
+    """Whether another version came before its engine failed, or while it waits: the old one may be nowhere any more."""
+    old, new = VERSIONS["contacts"], VERSIONS["contacts-v2"]
+    async with fronting(engines[:1], tokenizer, waiting=Waiting(longest_s=10)) as front:
+        view = front.gateway.view
+        engines[0].script(Script(before_headers_s=0.2, status=503, retry_after=1))
+        asking = asyncio.create_task(front.chat())
+        record = await engines[0].arrived(1)
+        if waits:
+            await record.ended.wait()
+            await asyncio.sleep(0.1)
+            assert len(front.gateway._returns) == 1
+        models = {**view.models, "contacts": msgspec.structs.replace(view.models["contacts"], version=new)}
+        serves = {name: name for name in view.replicas[0].serves if name != old}
+        replicas = (msgspec.structs.replace(view.replicas[0], serves=serves),)
+        front.gateway.update(msgspec.structs.replace(view, models=models, replicas=replicas))
+        assert (await asking).status == 200
+        assert [record.json["model"] for record in engines[0].requests] == [old, new]
+        assert not front.gateway._places._waiting
