@@ -23,7 +23,7 @@ from tuneplex.gateway.admission import Admission, Ticket
 from tuneplex.gateway.answers import tell
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.body import Body, read_body
-from tuneplex.gateway.counters import Counters, Outcome
+from tuneplex.gateway.counters import Counters
 from tuneplex.gateway.counting import Counting
 from tuneplex.gateway.doubts import Doubts
 from tuneplex.gateway.estimate import Estimate, by_size, does_not_fit, fits_by_size
@@ -56,8 +56,6 @@ _log = logging.getLogger(__name__)
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _UNKNOWN = Estimate(0, 0)
 _NOBODY = Principal("", "", scopes=(), grant=Grant(((),), base=False), isolated=True)
-
-_BREAKS = frozenset({Outcome.UNREACHABLE, Outcome.BROKEN})
 
 _Found = tuple[tuple[Replica, ...], tuple[Replica, ...]]
 
