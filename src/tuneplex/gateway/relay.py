@@ -181,6 +181,7 @@ class Relay:
                 other.end()
         self.attempts = [attempt]
         self.answer = answer
+        attempt.answers = True
         self._host.answers(attempt)
 
     def streams(self, attempt: Attempt, answer: StreamAnswer, reading: Reading) -> None:

@@ -201,9 +201,9 @@ class Returns:
         relay.lost(attempt)
         if relay.attempts:
             return True  # whatever it is: the other one would be answered without this one, too
-        if attempt.ended is not End.STOPPED and (
-            not attempt.verdict.again or relay.tries >= self.settings.retries.tries
-        ):
+        # What one engine has taken another one may refuse only for reasons of its own.
+        again = attempt.verdict.again or (relay.begun and not attempt.answers and attempt.ended is End.REFUSED)
+        if attempt.ended is not End.STOPPED and (not again or relay.tries >= self.settings.retries.tries):
             return False
         return self._moves(relay, attempt, error) if relay.begun else self._tries_again(relay, attempt, error)
 

@@ -273,3 +273,17 @@ async def test_a_request_begins_anew_with_the_model_as_it_is_then(
         assert (await asking).status == 200
         assert [record.json["model"] for record in engines[0].requests] == [old, new]
         assert not front.gateway._places._waiting
+
+
+@pytest.mark.parametrize("status, code", [(404, None), (400, None), (500, "engine_error")])
+async def test_a_refusal_of_the_continuation_is_not_the_clients(tokenizer: str, status: int, code: str | None) -> None:
+    """The request was good enough for the first engine; perhaps the second one has just lost the adapter."""
+    made = [FakeEngine("base", adapters=VERSIONS.values()) for _ in range(3)]
+    async with made[0], made[1], made[2], fronting(made, tokenizer) as front:
+        made[0].script(Script(silent_after_chunks=4))
+        made[1].script(Script(status=status))
+        reply = await front.chat(stream=True, max_tokens=30)
+        assert whole(reply) is (code is None)
+        assert tries(made) == [1, 1, 1 if code is None else 0]
+        if code is not None:
+            assert json.loads(reply.events[-1])["error"]["code"] == code
