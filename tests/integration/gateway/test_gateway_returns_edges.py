@@ -9,11 +9,11 @@ import time
 import msgspec
 import pytest
 
-from tests.support.front import VERSIONS
+from tests.support.front import VERSIONS, chat
 from tests.support.returning import fronting, tries, whole
 from tuneplex.policy import End, verdict
 from tuneplex.testing import FakeEngine, Script
-from tuneplex.types import ReplicaState, Retries, Timeouts, Waiting
+from tuneplex.types import Breaking, ReplicaState, Retries, Timeouts, Waiting
 
 
 async def test_a_hedge_that_cannot_be_made_costs_nothing(engines: list[FakeEngine], tokenizer: str) -> None:
@@ -287,3 +287,40 @@ async def test_a_refusal_of_the_continuation_is_not_the_clients(tokenizer: str, 
         assert tries(made) == [1, 1, 1 if code is None else 0]
         if code is not None:
             assert json.loads(reply.events[-1])["error"]["code"] == code
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_both_engines_are_let_go_when_the_client_leaves(
+    engines: list[FakeEngine], tokenizer: str, *, stream: bool
+) -> None:
+    """The one that was asked first and the one that was asked beside it, and the request is counted once."""
+    async with fronting(engines, tokenizer, retries=Retries(hedge_after_s=0.1), timeouts=Timeouts()) as front:
+        for engine in engines:
+            engine.script(Script(silent_before_headers=True))
+        http = await front.connect()
+        http.post("/v1/chat/completions", chat(stream=stream))
+        records = [await engine.arrived(1) for engine in engines]
+        http.writer.transport.abort()
+        async with asyncio.timeout(5):
+            for record in records:
+                await record.left.wait()
+        ledger = front.gateway.ledger
+        assert not ledger.outstanding | front.gateway._places.slots.busy
+        assert not ledger.attempts | ledger.relays
+        assert front.outcomes() == {"client_gone": 1}
+
+
+async def test_a_probe_whose_client_leaves_lets_the_next_one_go(engines: list[FakeEngine], tokenizer: str) -> None:
+    """It has proved nothing, and must not keep an engine away from all the others."""
+    breaking = Breaking(failures=1, open_s=0.3)
+    async with fronting(engines[:1], tokenizer, tries=1, breaking=breaking, timeouts=Timeouts()) as front:
+        engines[0].script(Script(status=502), Script(silent_before_headers=True))
+        assert (await front.chat()).status == 502
+        await asyncio.sleep(0.4)
+        http = await front.connect()
+        http.post("/v1/chat/completions", chat())
+        probe = await engines[0].arrived(2)
+        assert (await front.chat()).status == 503
+        http.writer.transport.abort()
+        await asyncio.wait_for(probe.left.wait(), 5)
+        assert (await front.chat()).status == 200
