@@ -89,7 +89,12 @@ class Places:
         return any(self._is_free(one) and self.slots.has_slot(one, model.version) for one in replicas)
 
     def broken_s(self, replicas: Sequence[Replica]) -> float | None:
-        """Seconds until the first of these is tried again, where all of them fail; None where one does not."""
+        """Seconds until the first of these is tried again, where all of them fail; None where one does not.
+
+        Of one that may be gone nobody knows yet: if it is, another one is coming.
+        """
+        if any(replica.name in self._doubts for replica in replicas):
+            return None
         return self._health.broken_s([replica.name for replica in replicas])
 
     def free(self) -> list[Replica]:
