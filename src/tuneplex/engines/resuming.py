@@ -178,16 +178,18 @@ def find_seam(tokenizer: Tokenizer, said: Said, stops: Stops, *, skip_special: b
 
 def _replay(tokenizer: Tokenizer, said: Said, *, skip_special: bool) -> tuple[int, str, DecodeStream]:
     """Make text of tokens as the engine has: how many of them are complete, their text, and what goes on from there."""
-    stream = DecodeStream(ids=_whole(tokenizer, said.prompt), skip_special_tokens=skip_special)
-    last, kept, pieces = copy.copy(stream), 0, []
+    start = DecodeStream(ids=_whole(tokenizer, said.prompt), skip_special_tokens=skip_special)
+    stream, kept, pieces = copy.copy(start), 0, []
     for number, token_id in enumerate(said.ids, 1):
         piece = stream.step(tokenizer, token_id)
         if piece:
             kept = number
             pieces.append(piece)
-    for token_id in said.ids[:kept]:
-        last.step(tokenizer, token_id)
-    return kept, "".join(pieces), last
+    if kept < len(said.ids):
+        stream = start
+        for token_id in said.ids[:kept]:
+            stream.step(tokenizer, token_id)
+    return kept, "".join(pieces), stream
 
 
 def _whole(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
