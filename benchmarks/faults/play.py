@@ -53,7 +53,8 @@ async def play(fault: Fault, stage: Stage, gate: Gate, patience_s: float = _PATI
         patience_s: How long clients wait for something to come, and how long the engines' side may take to close.
     """
     player = _Player(fault, stage, gate, patience_s)
-    truth = None if fault.always.flood else await player.truth()
+    scripted = fault.always.flood or fault.always.text
+    truth = None if scripted else await player.truth()
     for engine in stage.engines[: fault.dead]:
         engine.die()
     return await player.play(truth)

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from benchmarks.faults.fault import Fault, Outside
-from tuneplex.testing import FakeEngine, Script
+from tuneplex.testing import FakeEngine
 from tuneplex.testing.script import Record
 
 __all__ = ["ADAPTER", "Stage", "staged"]
 
 ADAPTER = "contacts@0123456789ab"
+_MANY = 1000  # scripts in a row are for requests that generate; all others, as for an engine's health, are answered
 _ASKED = "/v1/chat/completions"
 _CONTINUED = "/v1/completions"
 # A label that begins with a hyphen is refused by the resolver itself, so no question leaves the machine.
@@ -68,19 +69,22 @@ async def staged(fault: Fault) -> AsyncIterator[Stage]:
         reference = await stack.enter_async_context(_engine(fault))
         engines: list[FakeEngine] = []
         for number in range(0 if fault.outside else fault.engines):
-            sick = fault.sick if number == 0 else None
-            engines.append(await stack.enter_async_context(_engine(fault, sick or fault.always)))
+            engines.append(await stack.enter_async_context(_engine(fault)))
             engines[number].share_scripts(engines[0])
-        if fault.first:
-            engines[0].script(*fault.first)
+        if engines:
+            engines[0].script(*fault.first, *[fault.always] * _MANY)
+        if fault.sick is not None:
+            sick = await stack.enter_async_context(_engine(fault))
+            sick.script(*[fault.sick] * _MANY)
+            engines[0] = sick
         endpoints = tuple(engine.endpoint for engine in engines)
         if fault.outside is not None:
             endpoints = (await stack.enter_async_context(_outside(fault.outside)),)
         yield Stage(tuple(engines), int(reference.url.rpartition(":")[2]), endpoints)
 
 
-def _engine(fault: Fault, default: Script | None = None) -> FakeEngine:
-    return FakeEngine("base", adapters=[ADAPTER], default=default, max_model_len=fault.context)
+def _engine(fault: Fault) -> FakeEngine:
+    return FakeEngine("base", adapters=[ADAPTER], max_model_len=fault.context)
 
 
 @contextlib.asynccontextmanager

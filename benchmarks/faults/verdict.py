@@ -67,6 +67,8 @@ def words(fault: Fault, seen: Seen) -> str:
         parts.append(f"{seen.held_mb:.0f} MB taken meanwhile" + _grown(seen))
     if seen.well_s is not None:
         parts.append(f"well {seen.well_s:.1f} s after the last fault")
+    elif fault.ask.until_whole:
+        parts.append("not well until the client gives up")
     asked = len(seen.replies)
     if seen.tries != asked:
         parts.append(f"{seen.tries} {'try' if seen.tries == 1 else 'tries'}" + (f" for {asked}" if asked > 1 else ""))
@@ -88,7 +90,7 @@ def _grown(seen: Seen) -> str:
 def _ends(ask: Ask, replies: tuple[Reply, ...]) -> str:
     """Equal ones together, in the order in which each was first seen; the last one for itself where all wait for it."""
     told = [_reply(reply) for reply in replies]
-    last = [told.pop()] if ask.until_whole else []
+    last = [told.pop()] if ask.until_whole and replies[-1].end is End.WHOLE else []
     counts = {text: told.count(text) for text in dict.fromkeys(told)}
     groups = [text if count == 1 else f"{count} times {text}" for text, count in counts.items()]
     return ", then ".join(", ".join(part) for part in (groups, last) if part)

@@ -47,6 +47,11 @@ class Doubts:
         if name not in self._probes:
             self._probes[name] = upstream, asyncio.get_running_loop().create_task(self._probe(upstream))
 
+    def answered(self, upstream: Upstream) -> None:
+        """A request was answered: if the engine was gone, it is back."""
+        if upstream.replica.endpoint in self._gone:  # mostly it never was
+            _note(self._back, upstream)
+
     def died(self, upstream: Upstream, since: float) -> bool | None:
         """Whether the engine was found to be gone after a connection to it broke; None while nobody knows.
 
