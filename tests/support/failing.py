@@ -20,6 +20,7 @@ __all__ = ["Chronicle", "Fleet", "Storm"]
 _GENERATING = "completions"
 _APART_S = 1.5  # between two deaths, so that a request that dies twice without a token in between is rare
 _RECOVERY_S = 1.5  # until the breaker of a replica that came back has closed
+_DARK_S = 20.0  # between two times that all of them die
 _NEAR = 3  # tokens that an engine may have sent just before it died, and that nobody could read any more
 _DEADLY = frozenset({"dies", "loses its core"})
 _WEIGHTS = (4, 3, 2, 2, 2)
@@ -185,7 +186,8 @@ class Storm:
         self.chronicle = Chronicle()
         self._fleet = fleet
         self._dice = dice
-        self._died_at = self._dark_at = time.monotonic()
+        self._died_at = time.monotonic()
+        self._dark_from = self._died_at + 3
         self._faults: dict[str, Callable[[Seat], Awaitable[None]]] = {
             "dies": self._dies,
             "loses its core": self._loses_core,
@@ -207,16 +209,21 @@ class Storm:
         well = [seat for seat in self._fleet.seats if seat.well_from <= now]
         if dice.random() < 0.4:
             self._small(dice.choice(self._fleet.seats))
-        elif len(well) == len(self._fleet.seats) and now - self._dark_at > 15 and self._may_die(now):
-            self._dark_at = now
-            self.happened["all die"] += 1
-            for seat in well:
-                group.create_task(self._in_trouble(seat, self._comes_back))
+        elif now > self._dark_from:
+            self._darken(group, well, now)
         elif len(well) > 1:
             name = dice.choices(list(self._faults), _WEIGHTS)[0]
             if name not in _DEADLY or self._may_die(now):
                 self.happened[name] += 1
                 group.create_task(self._in_trouble(dice.choice(well), self._faults[name]))
+
+    def _darken(self, group: asyncio.TaskGroup, well: list[Seat], now: float) -> None:
+        """Once all are well, all die."""
+        if len(well) == len(self._fleet.seats) and self._may_die(now):
+            self._dark_from = now + _DARK_S
+            self.happened["all die"] += 1
+            for seat in well:
+                group.create_task(self._in_trouble(seat, self._comes_back))
 
     def _may_die(self, now: float) -> bool:
         if now - self._died_at < _APART_S:

@@ -45,6 +45,7 @@ class Attempt:
     Attributes:
         route: By which route the replica is asked.
         chunks: Pieces of the reply's body so far.
+        answers: The first part of an answer has come.
         over: `end` has been called.
         ended: How it has ended.
         verdict: What follows from that.
@@ -55,6 +56,7 @@ class Attempt:
     """
 
     chunks = 0
+    answers = False
     over = False
     ended = End.STOPPED
     verdict = verdict(End.STOPPED)

@@ -23,7 +23,7 @@ from tuneplex.gateway.admission import Admission, Ticket
 from tuneplex.gateway.answers import tell
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.body import Body, read_body
-from tuneplex.gateway.counters import Counters, Outcome
+from tuneplex.gateway.counters import Counters
 from tuneplex.gateway.counting import Counting
 from tuneplex.gateway.doubts import Doubts
 from tuneplex.gateway.estimate import Estimate, by_size, does_not_fit, fits_by_size
@@ -56,8 +56,6 @@ _log = logging.getLogger(__name__)
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _UNKNOWN = Estimate(0, 0)
 _NOBODY = Principal("", "", scopes=(), grant=Grant(((),), base=False), isolated=True)
-
-_BREAKS = frozenset({Outcome.UNREACHABLE, Outcome.BROKEN})
 
 _Found = tuple[tuple[Replica, ...], tuple[Replica, ...]]
 
@@ -176,7 +174,8 @@ class Gateway:
     @property
     def limited(self) -> bool:
         """Whether anybody or anything has limits."""
-        callers = self._principals.keyed.values() if self._principals is not None else ()
+        known = self._principals
+        callers = (*known.keyed.values(), known.anybody or _NOBODY) if known is not None else ()
         return bool(self._limited) or any(principal.subjects for principal in callers)
 
     def _know(self) -> None:
@@ -198,7 +197,7 @@ class Gateway:
             held=held,
             leases=self._admission.generation,
             busy={name: dict(versions) for name, versions in self._places.slots.busy.items()},
-            demand=self._room.demand(),
+            demand=self._room.demand(self._returns.wanted()),
             closing=self._places.slots.closing,
             waiting=len(self._room) + len(self._returns),
             shut=self._health.states(),

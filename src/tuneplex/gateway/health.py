@@ -66,12 +66,6 @@ class Health:
             return True
         return breaker.admits(now)
 
-    def retry_s(self, names: Iterable[str]) -> float | None:
-        """Seconds until the first of these replicas takes requests again; None if one does now, or there are none."""
-        now, troubled = self._clock(), self._troubled
-        waits = [troubled[name].wait_s(now) if name in troubled else 0.0 for name in names]
-        return min(waits, default=0.0) or None
-
     def broken_s(self, names: Iterable[str]) -> float | None:
         """Seconds until the first of these is tried again, where all of them fail; None where one does not."""
         now, troubled = self._clock(), self._troubled
@@ -131,7 +125,7 @@ def no_healthy_engine(model: str, retry_s: float) -> Unavailable:
 
     Args:
         model: The name that the client uses.
-        retry_s: From `Health.retry_s`.
+        retry_s: From `Health.broken_s`.
     """
     words = f"The engines for the model `{model}` have failed, and get no requests for a moment."
     return Unavailable(words, code="no_healthy_engine", retry_after_s=max(1, math.ceil(retry_s)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 
 import msgspec
@@ -41,6 +42,7 @@ class Places:
         self._view = FleetView()
         self._turns = Turns()
         self._most: dict[str, int] = {}
+        self._waiting: Counter[str] = Counter()  # by version
 
     def update(self, view: FleetView) -> None:
         """Go by this view from now on."""
@@ -87,8 +89,17 @@ class Places:
         return any(self._is_free(one) and self.slots.has_slot(one, model.version) for one in replicas)
 
     def broken_s(self, replicas: Sequence[Replica]) -> float | None:
-        """Seconds until the first of these is tried again, where all of them fail; None where one does not."""
+        """Seconds until the first of these is tried again, where all of them fail; None where one does not.
+
+        Of one that may be gone nobody knows yet: if it is, another one is coming.
+        """
+        if any(replica.name in self._doubts for replica in replicas):
+            return None
         return self._health.broken_s([replica.name for replica in replicas])
+
+    def free(self) -> list[Replica]:
+        """The replicas that have a free place, with or without a slot."""
+        return list(filter(self._is_free, self._view.replicas))
 
     def any_free(self) -> bool:
         """Whether any replica at all has a free place, with or without a slot."""
@@ -104,6 +115,26 @@ class Places:
         most = self._most.get(name)
         free = most is None or self._outstanding.get(name, 0) < most
         return free and name not in self._doubts and self._health.admits(name)
+
+    # --- who waits
+
+    def waits(self, version: str) -> None:
+        """One more request waits for a place, and a slot, for this version of a model."""
+        self._waiting[version] += 1
+
+    def waits_no_more(self, version: str) -> None:
+        """One of them does not."""
+        self._waiting[version] -= 1
+        if not self._waiting[version]:
+            del self._waiting[version]
+
+    def settle(self) -> bool:
+        """After all that wait were looked at: free slots for those that lack one; whether to look at all again now."""
+        now = self._clock()
+        again = self.slots.settle(self._waiting, now)
+        return again is not None and again <= now  # for a later time, `tick` is often enough
+
+    # --- who goes
 
     def began(self, attempt: Attempt) -> None:
         """A request is about to be sent."""

@@ -101,7 +101,7 @@ def test_failed_probes_are_counted_as_openings() -> None:
     fleet.now += 5
     fleet.send("a", End.SILENT)
     assert fleet.openings() == [(("a",), 2.0)]
-    assert fleet.health.retry_s(["a"]) == 10.0
+    assert fleet.health.broken_s(["a"]) == 10.0
 
 
 def test_a_busy_replica_is_left_alone_for_as_long_as_it_says() -> None:
@@ -117,15 +117,17 @@ def test_a_busy_replica_is_left_alone_for_as_long_as_it_says() -> None:
 
 
 def test_the_first_replica_that_is_back_counts() -> None:
-    """Whoever asks when to come back is told of the first of its replicas, and of none while one takes requests."""
+    """Whoever asks when to come back is told of the first of its replicas, and of none while one has not failed."""
     fleet = Fleet()
     fleet.send("a", End.BROKEN, End.BROKEN)
-    assert fleet.health.retry_s(["a", "b"]) is None
+    assert fleet.health.broken_s(["a", "b"]) is None
     fleet.now += 2
     fleet.health.ended("b", fleet.health.began("b"), verdict(End.UNAVAILABLE, 30.0))
-    assert fleet.health.retry_s(["a", "b"]) == 3.0
-    assert fleet.health.retry_s(["b"]) == 30.0
-    assert fleet.health.retry_s([]) is None
+    assert fleet.health.broken_s(["a", "b"]) is None  # it has asked for time, and has not failed
+    fleet.send("b", End.BROKEN, End.BROKEN)
+    assert fleet.health.broken_s(["a", "b"]) == 3.0
+    assert fleet.health.broken_s(["b"]) == 30.0
+    assert fleet.health.broken_s([]) is None
 
 
 def test_a_replica_that_was_started_again_begins_anew() -> None:
@@ -154,9 +156,9 @@ def test_a_new_view_of_the_same_replicas_changes_nothing() -> None:
     fleet = Fleet()
     fleet.send("a", End.BROKEN, End.BROKEN)
     fleet.update([replica("a", state=ReplicaState.DRAINING), replica("b")], Breaking(1, 1.0, 1.0))
-    assert fleet.health.retry_s(["a"]) == 5.0
+    assert fleet.health.broken_s(["a"]) == 5.0
     fleet.send("b", End.BROKEN)
-    assert fleet.health.retry_s(["b"]) == 1.0
+    assert fleet.health.broken_s(["b"]) == 1.0
 
 
 def test_requests_at_replicas_that_are_gone_end_quietly() -> None:
