@@ -41,6 +41,7 @@ from tuneplex.types import FleetView, GatewayReport, Leases, Stage
 __all__ = ["main"]
 
 _DRAIN_S = 15
+_SWITCH_S = 0.0005  # a thread that computes lets go of the interpreter as soon as the event loop wants it
 _FIRST_NEWS_S = 5.0
 _FIRST_LEASES_S = 3.0
 _LAST_WORDS_S = 10.0
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     os.set_inheritable(options.listener, False)
     if options.ready is not None:
         os.set_inheritable(options.ready, False)
+    sys.setswitchinterval(_SWITCH_S)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # prompts are counted by one thread, not by one per core
     uvloop.run(_run(options, StateDir(options.state_dir)))
     return 0

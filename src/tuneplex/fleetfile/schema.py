@@ -246,7 +246,8 @@ class RetriesSection(Section):
         default=10.0, description="Requests that may be sent again in any case."
     )
     hedge_after: Duration | None = Field(
-        default=None, description="Ask a second engine when the first one is silent for so long; else never."
+        default=None,
+        description="Ask a second engine for a stream when the first one is silent for so long; else never.",
     )
 
 

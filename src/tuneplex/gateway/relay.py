@@ -270,10 +270,15 @@ class Relay:
             return
         for attempt in tuple(self.attempts):
             attempt.tick(now)
-        if hedge_s is not None and self.hedge is None and not self.begun and len(self.attempts) == 1:
+        if hedge_s is not None and self._may_be_hedged:
             only = self.attempts[0]
             if not only.chunks and now - only.since_s >= hedge_s:
                 self._host.silent(self)
+
+    @property
+    def _may_be_hedged(self) -> bool:
+        """Only a stream that says nothing is known to be late: other replies come when they are complete."""
+        return self.asked.stream and self.hedge is None and not self.begun and len(self.attempts) == 1
 
     # --- the end
 
