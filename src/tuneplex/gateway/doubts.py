@@ -35,7 +35,8 @@ class Doubts:
         self._cleared = cleared
         self._probes: dict[str, tuple[Upstream, asyncio.Task[None]]] = {}
         self._gone: dict[str, float] = {}  # by endpoint: when it was last found to be gone,
-        self._back: dict[str, float] = {}  # and when it answered again
+        self._back: dict[str, float] = {}  # and when it answered again, or control had another one there
+        self._ready: set[str] = set()  # endpoints, by control
 
     def __contains__(self, name: object) -> bool:
         """Whether the replica of this name may be gone."""
@@ -66,6 +67,11 @@ class Doubts:
 
     def update(self, replicas: Iterable[Replica]) -> None:
         """Control has spoken: of those that it sees in another state, or elsewhere, there is no doubt any more."""
+        replicas = tuple(replicas)
+        ready = {replica.endpoint for replica in replicas if replica.state is ReplicaState.READY}
+        for endpoint in ready - self._ready:
+            _note(self._back, endpoint)
+        self._ready = ready
         known = {replica.name: replica for replica in replicas}
         for name, (upstream, probe) in tuple(self._probes.items()):
             replica = known.get(name)
@@ -75,7 +81,7 @@ class Doubts:
                 del self._probes[name]
                 probe.cancel()
                 if state is not ReplicaState.DRAINING:
-                    _note(self._gone, upstream)
+                    _note(self._gone, upstream.replica.endpoint)
 
     def close(self) -> None:
         """Find out nothing more."""
@@ -87,10 +93,10 @@ class Doubts:
             while time.monotonic() < until:
                 status = await _status(upstream)
                 if 0 < status < _SERVER_ERROR:
-                    _note(self._back, upstream)
+                    _note(self._back, upstream.replica.endpoint)
                     break
                 if status != _SILENT:
-                    _note(self._gone, upstream)
+                    _note(self._gone, upstream.replica.endpoint)
                 await asyncio.sleep(_AGAIN_S)
         finally:
             name = upstream.replica.name
@@ -100,9 +106,9 @@ class Doubts:
                 self._cleared()
 
 
-def _note(times: dict[str, float], upstream: Upstream) -> None:
-    times.pop(upstream.replica.endpoint, None)  # so that the oldest stand first
-    times[upstream.replica.endpoint] = time.monotonic()
+def _note(times: dict[str, float], endpoint: str) -> None:
+    times.pop(endpoint, None)  # so that the oldest stand first
+    times[endpoint] = time.monotonic()
     if len(times) > _REMEMBERED:
         del times[next(iter(times))]
 
