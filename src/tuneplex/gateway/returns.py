@@ -28,7 +28,7 @@ from tuneplex.gateway.places import Places
 from tuneplex.gateway.relay import OUTCOMES, Relay
 from tuneplex.gateway.tokens import TokenCounter
 from tuneplex.gateway.upstreams import Upstreams
-from tuneplex.policy import DEATHS, Budget, End, backoff_s
+from tuneplex.policy import DEATHS, Budget, End, backoff_s, expected
 from tuneplex.types import FleetView, GatewaySettings, Replica, ReplicaState, Retries, Route
 
 __all__ = ["Desk", "Returns"]
@@ -236,10 +236,13 @@ class Returns:
 
     def _has_prospects(self, relay: Relay, back: _Back) -> bool:
         """Whether there is anything to wait for."""
+        asked = relay.asked
         try:
-            ready, coming = self._desk.find(relay.asked)
+            ready, _ = self._desk.find(asked)
         except ApiError:
             return False
+        least = 0 if asked.needed is None else asked.needed.at_least
+        coming = expected(asked.principal, asked.model, asked.route, self._desk.view.replicas, least=least)
         if coming or any(replica.name in self._doubts for replica in ready):
             return True
         return any(replica.endpoint not in relay.tried or (back.same and self._is_there(replica)) for replica in ready)
