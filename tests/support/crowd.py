@@ -1,4 +1,4 @@
-"""Many clients in a closed loop: each asks, reads, perhaps slowly, perhaps leaves, looks at the answer, and asks again."""
+"""Many clients in a closed loop: each asks, reads, perhaps slowly, or leaves, looks at the answer, and asks again."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections import Counter, defaultdict
@@ -59,7 +60,7 @@ class Chronicle:
     def may_be_deadly(self, name: str) -> bool:
         """Whether two engines in a row have ended with this request under way and no new token of it in between."""
         tokens = self.deaths[name]
-        return any(later - earlier <= _NEAR for earlier, later in zip(tokens, tokens[1:], strict=False))
+        return any(later - earlier <= _NEAR for earlier, later in itertools.pairwise(tokens))
 
 
 class Seat:
