@@ -17,7 +17,7 @@ from tests.support.errands import Answer, Errand, Errands
 __all__ = ["Crowd"]
 
 _LEFT = "left"
-_STALLED_S = 60.0
+_STALLED_S = 90.0
 
 
 class Crowd:

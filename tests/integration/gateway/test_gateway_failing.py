@@ -60,7 +60,7 @@ def view(tokenizer: str, *, hedges: bool) -> FleetView:
     models = {"base": Model("base", "base", price=PRICE)}
     models |= {name: Model(name, version, "base", price=PRICE) for name, version in VERSIONS.items()}
     settings = GatewaySettings(
-        timeouts=Timeouts(connect_s=2, first_byte_s=5, between_chunks_s=2, total_s=300),
+        timeouts=Timeouts(connect_s=2, first_byte_s=6, between_chunks_s=3, total_s=300),
         waiting=Waiting(longest_s=30, comment_s=0.5),
         retries=Retries(tries=10, share=1, per_second=100, hedge_after_s=1 if hedges else None),
         breaking=Breaking(failures=5, open_s=0.3, longest_s=1),
@@ -192,4 +192,4 @@ async def test_a_short_storm(tokenizer: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1, 21))
 async def test_a_storm(tokenizer: str, seed: int) -> None:
     """The same with three hundred streams for two minutes."""
-    await rage(tokenizer, seed, clients=300, seconds=120, pace_s=(0.03, 0.09))
+    await rage(tokenizer, seed, clients=300, seconds=120, pace_s=(0.06, 0.15))
