@@ -19,10 +19,10 @@ from benchmarks.faults.client import post
 from benchmarks.faults.fault import SETTINGS
 from benchmarks.faults.play import DRAIN_S, Gate
 from benchmarks.faults.stage import ADAPTER, Stage
-from benchmarks.faults.tokenizer import write_tokenizer
 from benchmarks.fleet import FleetGateway, fleet_gateway
 from benchmarks.processes import end, free_ports, start, tail
 from tuneplex.identity import Access
+from tuneplex.testing import Tokenizer
 from tuneplex.types import FleetView, GatewaySettings, Model, Replica, ReplicaState
 
 __all__ = ["KINDS", "DoesNotStart", "Kind", "draining", "view_of"]
@@ -125,7 +125,8 @@ class _Tuneplex(_Process):
 @contextlib.asynccontextmanager
 async def _tuneplex(stage: Stage) -> AsyncIterator[Gate]:
     with tempfile.TemporaryDirectory(prefix="tp") as name:
-        port, tokenizer = free_ports(1)[0], write_tokenizer(Path(name) / "tokenizer.json")
+        port, tokenizer = free_ports(1)[0], Path(name) / "tokenizer.json"
+        tokenizer.write_text(Tokenizer().as_json())
         view = view_of(stage, SETTINGS, tokenizer)
         async with fleet_gateway(port, view, Access()) as gateway:
             gate = _Tuneplex(port, gateway, view)

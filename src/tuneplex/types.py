@@ -395,6 +395,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
             go to several counts as a part in each.
         closing: Replica -> versions that it begins nothing with there, because another one waits for the slot.
         waiting: Requests that wait.
+        shut: Replica -> why it gets no requests from this gateway: `open` or `half-open` (its breaker), or `held`.
     """
 
     gateway: int
@@ -410,6 +411,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
     demand: dict[str, dict[str, float]] = {}
     closing: dict[str, tuple[str, ...]] = {}
     waiting: int = 0
+    shut: dict[str, str] = {}
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -447,6 +449,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
         env: Further environment variables for the engine.
         tenants: Who the pool is reserved for; empty means everybody.
         concurrent: Requests that each replica works on at a time; further ones wait in the gateways.
+        drain_s: How long a replica that goes away may finish its requests, seconds.
     """
 
     name: str
@@ -466,6 +469,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     tenants: tuple[str, ...] = ()
     concurrent: int = 128
+    drain_s: float = 300.0
 
     def __repr__(self) -> str:
         """Without the secret and the environment, so that they cannot slip into a log."""
@@ -598,6 +602,10 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
         residency: Where it has its adapters; None where the engine cannot tell.
         notice: What a person should know although nothing fails.
         tenants: Who its pool is reserved for; empty means everybody.
+        outstanding: Requests that gateways have there.
+        drained: It drains, and no gateway sends it anything or waits for anything from it.
+        held: `drain` or `restart`, if somebody wished that; empty for any other one.
+        leave_s: Seconds until what a draining one still works on should go elsewhere; None for any other one.
     """
 
     name: str
@@ -617,6 +625,10 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     residency: Residency | None = None
     notice: str = ""
     tenants: tuple[str, ...] = ()
+    outstanding: int = 0
+    drained: bool = False
+    held: str = ""
+    leave_s: float | None = None
 
 
 class AdapterStatus(msgspec.Struct, frozen=True):

@@ -209,7 +209,10 @@ class Storm:
         now, dice = time.monotonic(), self._dice
         well = [seat for seat in self._fleet.seats if seat.well_from <= now]
         if dice.random() < 0.4:
-            self._small(dice.choice(self._fleet.seats))
+            seat = dice.choice(self._fleet.seats)
+            if well != [seat]:
+                self._small(seat)
+                seat.well_from = max(seat.well_from, now + _RECOVERY_S)
         elif now > self._dark_from:
             self._darken(group, well, now)
         elif len(well) > 1:

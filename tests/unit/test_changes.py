@@ -60,6 +60,10 @@ replace = msgspec.structs.replace
             Change("pool default", "change", "live", "tenants none -> acme+zeta"),
         ),
         (
+            {"pools": (PoolSpec("default", drain_s=60.0),)},
+            Change("pool default", "change", "live", "drain_s 300.0 -> 60.0"),
+        ),
+        (
             {"pools": (PoolSpec("default", replicas=2, max_lora_rank=64),)},
             Change("pool default", "change", "rolling", "replicas 1 -> 2, max_lora_rank 16 -> 64"),
         ),

@@ -14,7 +14,7 @@ __all__ = ["ControlClient"]
 
 _HOST = "http://control"
 _METRICS_TIMEOUT_S = 3.0
-_ADMIN_TIMEOUT_S = 120.0  # control answers `/apply` when the live part is done
+_ADMIN_TIMEOUT_S = 30.0  # a large fleet has to be read and written; a control that hangs answers never
 _CONNECT_TIMEOUT_S = 2.0
 
 

@@ -19,9 +19,10 @@ from pathlib import Path
 
 import uvicorn
 
+from tuneplex.app.alive import end_when_hanging
 from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
-from tuneplex.control import Controller, Dividing, Leasing, Registry, admin_app
+from tuneplex.control import Controller, Dividing, Holds, Leasing, Registry, admin_app
 from tuneplex.feed.sockets import private_socket
 from tuneplex.launchers.external import ExternalLauncher
 from tuneplex.launchers.local import LocalLauncher, inheritable
@@ -30,6 +31,8 @@ from tuneplex.launchers.spawner import Spawner, connect
 from tuneplex.records import Store
 
 __all__ = ["main"]
+
+_PATIENCE_S = 60.0  # with an event loop that stands still
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,7 +63,12 @@ async def _run(state: StateDir, lifeline: int, env: Mapping[str, str]) -> None:
             _admin(controller, registry, leasing, state),
             asyncio.TaskGroup() as group,
         ):
-            runs = (controller.run(), registry.run(), Dividing(controller, registry).run())
+            runs = (
+                controller.run(),
+                registry.run(),
+                Dividing(controller, registry).run(),
+                end_when_hanging(_PATIENCE_S),
+            )
             loops = [group.create_task(run) for run in runs]
             sharing = group.create_task(leasing.run())
             await stop.wait()
@@ -75,11 +83,13 @@ def _controller(state: StateDir, spawner: Spawner, env: Mapping[str, str]) -> Co
     local = LocalLauncher(
         spawner, sockets=state.run_directory, logs=state.logs, machine=survey(env), env=inheritable(env)
     )
+    started = info.started if info else 0.0
     return Controller(
         state.read_spec(),
         applied_at=state.fleet_file.stat().st_mtime,
         url=info.url if info else "",
-        started=info.started if info else 0.0,
+        started=started,
+        holds=Holds(state.holds_file, started),
         launchers={"local": local, "external": ExternalLauncher()},
     )
 

@@ -55,6 +55,7 @@ class StateDir:
     `store.db`                   tenants and keys, unless the fleet file names a database
     `access.snapshot`            what gateways last knew of them, for starts while the database is down
     `replies/`                   what is kept of replies to requests with an `Idempotency-Key`
+    `holds.json`                 which replicas people have drained, since this start of the fleet
     `run`                        link to a short directory under /tmp that holds the sockets
     ============================ =============================================================
 
@@ -99,6 +100,11 @@ class StateDir:
     def replies_socket(self, index: int) -> Path:
         """Where a gateway process shows others the replies that it is recording; another one for each process."""
         return self.run_directory / f"gateway-{index}-{os.getpid()}-{secrets.token_hex(4)}.sock"
+
+    @property
+    def holds_file(self) -> Path:
+        """The replicas that people have told to take no requests."""
+        return self.path / "holds.json"
 
     def store_url(self, spec: FleetSpec) -> str:
         """Where the fleet's store is, as `records.Store` takes it."""

@@ -22,15 +22,16 @@ from tuneplex.control.bodies import (
     TenantWish,
 )
 from tuneplex.errors import StateError, StoreDown, TuneplexError, UserError
-from tuneplex.types import Change, FleetSpec, Status
+from tuneplex.types import Change, FleetSpec, ReplicaStatus, Status
 
 __all__ = ["Admin"]
 
 _TIMEOUT_S = 10.0
-_APPLY_S = 120.0  # control answers when the live part is done; adapters load one after the other
+_APPLY_S = 30.0  # a large fleet has to be read and written
 _STORE_DOWN = "store_down"
 _UNKNOWN_TENANT = "unknown_tenant"
 _FIRST_TENANT = "`tuneplex tenants list` shows what there is; `tuneplex tenants create NAME` makes one"
+_REPLICA_HINTS = {"last_ready_replica": "--force does it all the same"}
 _OTHER_KEY = "`tuneplex keys list --all` shows their ids"
 
 
@@ -70,8 +71,41 @@ class Admin:
             TuneplexError: It refused; the message is its own.
         """
         query = {"dry_run": "1"} if dry_run else {}
-        reply = self._ask("POST", "/apply", params=query, content=msgspec.json.encode(spec), timeout=_APPLY_S)
+        reply = self._ask(
+            "POST",
+            "/apply",
+            params=query,
+            content=msgspec.json.encode(spec),
+            timeout=_TIMEOUT_S if dry_run else _APPLY_S,
+        )
         return msgspec.json.decode(reply, type=tuple[Change, ...])
+
+    def drain(self, name: str, *, now: bool, force: bool) -> ReplicaStatus:
+        """Give a replica no new requests; with `now` its streams go elsewhere at once, `force` takes the last one.
+
+        Raises:
+            UserError: There is none, or something stands against it.
+            StateError: Control does not answer.
+        """
+        return self._replica(name, "drain", now=now, force=force)
+
+    def restart(self, name: str, *, now: bool, force: bool) -> ReplicaStatus:
+        """Drain a replica and start it again; see `drain`."""
+        return self._replica(name, "restart", now=now, force=force)
+
+    def resume(self, name: str) -> ReplicaStatus:
+        """Give a replica requests again; see `drain`."""
+        return self._replica(name, "resume")
+
+    def _replica(self, name: str, verb: str, **flags: bool) -> ReplicaStatus:
+        query = "&".join(f"{flag}=1" for flag, wanted in flags.items() if wanted)
+        path = f"{_path('replicas', name, verb)}?{query}"
+        try:
+            return msgspec.json.decode(self._ask("POST", path), type=ReplicaStatus)
+        except _Refused as error:
+            if error.status < httpx2.codes.INTERNAL_SERVER_ERROR:
+                raise UserError(str(error), hint=_REPLICA_HINTS.get(error.code, "")) from error
+            raise
 
     def tenants(self) -> tuple[TenantInfo, ...]:
         """All tenants, by name.
@@ -207,6 +241,12 @@ class Admin:
     def _ask(self, method: str, path: str, **how: Any) -> bytes:  # noqa: ANN401 - passed through to httpx2
         try:
             reply = self._client.request(method, path, **how)
+        except httpx2.ReadTimeout as error:
+            words = (
+                f"the fleet's control process does not answer within {error.request.extensions['timeout']['read']:g} s"
+            )
+            hint = "it hangs, or is very busy; requests go on meanwhile. `tuneplex logs control` may tell more"
+            raise StateError(words, hint=hint) from error
         except httpx2.HTTPError as error:
             hint = "it may be restarting: try again, or see `tuneplex logs control`"
             raise StateError(f"the fleet's control process does not answer ({error})", hint=hint) from error

@@ -19,6 +19,7 @@ import msgspec
 import psutil
 
 from tuneplex.cli import ports
+from tuneplex.cli.externals import EngineAnswer
 from tuneplex.cli.terminal import Cell, Sheet
 from tuneplex.units import format_bytes
 
@@ -95,6 +96,7 @@ class Machine:
     port_taken_by: str | None
     running: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
+    externals: tuple[EngineAnswer, ...] = ()
 
 
 def findings(machine: Machine) -> tuple[Finding, ...]:
@@ -112,6 +114,7 @@ def findings(machine: Machine) -> tuple[Finding, ...]:
         *_shared_memory(machine),
         _port(machine),
         *_runs(machine),
+        *_externals(machine),
     )
 
 
@@ -130,6 +133,13 @@ def sheet(found: tuple[Finding, ...]) -> Sheet:
             for one in found
         ),
     )
+
+
+def _externals(machine: Machine) -> Iterator[Finding]:
+    """The external engines of the fleet file; its trouble says itself what to do."""
+    for one in machine.externals:
+        answer = one.trouble or f"answers, with {one.models} model{'' if one.models == 1 else 's'}"
+        yield Finding(f"pool {one.pool}", Level.FAIL if one.trouble else Level.OK, f"{one.url}: {answer}")
 
 
 def _python(machine: Machine) -> Finding:
@@ -251,6 +261,7 @@ def look(
     port: int,
     running: tuple[str, ...] = (),
     leftovers: tuple[str, ...] = (),
+    externals: tuple[EngineAnswer, ...] = (),
 ) -> Machine:
     """See what there is on this machine. Starts short-lived programs, changes nothing that stays."""
     gpus, gpu_error = _gpus()
@@ -279,6 +290,7 @@ def look(
         port_taken_by=ports.owner("127.0.0.1", port),
         running=running,
         leftovers=leftovers,
+        externals=externals,
     )
 
 

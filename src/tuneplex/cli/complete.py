@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from tuneplex.identity import Access
     from tuneplex.types import FleetSpec
 
-__all__ = ["adapters", "fleets", "keys", "logs", "models", "tenants"]
+__all__ = ["adapters", "fleets", "keys", "logs", "models", "replicas", "tenants"]
 
 
 def fleets(incomplete: str) -> list[str]:
@@ -27,6 +28,12 @@ def fleets(incomplete: str) -> list[str]:
 def logs(incomplete: str) -> list[str]:
     """Names of processes that have a log."""
     found = {path.stem for state in _states() for path in (state / "logs").glob("*.log")}
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def replicas(incomplete: str) -> list[str]:
+    """Names of replicas: those that each pool begins with, and those of which there are logs."""
+    found = {name for state in _states() for spec in _specs(state) for name in _replicas(state, spec)}
     return sorted(name for name in found if name.startswith(incomplete))
 
 
@@ -78,6 +85,13 @@ def _usual_states() -> list[Path]:
 
     root = default_path("any").parent
     return [path for path in root.iterdir() if (path / "fleet.json").is_file()] if root.is_dir() else []
+
+
+def _replicas(state: Path, spec: FleetSpec) -> Iterator[str]:
+    logged = [path.stem for path in (state / "logs").glob("*.log")]
+    for pool in spec.pools:
+        yield from (f"{pool.name}-{index}" for index in range(pool.replicas))
+        yield from (name for name in logged if re.fullmatch(rf"{re.escape(pool.name)}-[0-9]+", name))
 
 
 def _models(state: Path) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import platformdirs
 from tuneplex import __version__, fleetfile
 from tuneplex.app import engine_env
 from tuneplex.app.state import default_path
-from tuneplex.cli import checks, locate
+from tuneplex.cli import checks, externals, locate
 from tuneplex.cli.checks import Level
 from tuneplex.cli.terminal import Terminal
 
@@ -40,6 +41,7 @@ def _look(fleet: Path | None, port: int | None) -> checks.Machine:
     known = locate.known()
     alive = {state.path for state in known if state.is_locked()}
     return checks.look(
+        externals=externals.ask(file, os.environ) if file else (),
         tuneplex=__version__,
         engine_python=(file.engine.python if file else None) or engine_env.find() or "",
         cache_dir=platformdirs.user_cache_path("tuneplex"),

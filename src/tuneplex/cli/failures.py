@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ __all__ = ["FAILED", "INTERRUPTED", "WRONG_INPUT", "Failure", "failure"]
 
 FAILED = 1
 WRONG_INPUT = 2
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_MAKE_ROOM = "make some: tuneplex writes into its state directory, its cache and /tmp; `tuneplex doctor` says where"
 INTERRUPTED = 130
 
 
@@ -49,6 +52,13 @@ def failure(error: Exception, argv: Sequence[str]) -> Failure:
         return Failure(str(error))
     if isinstance(error, typer.TyperException):
         return Failure(error.format_message(), f"see `{_help(error)}`", code=error.exit_code)
+    return _unexpected(error, argv)
+
+
+def _unexpected(error: Exception, argv: Sequence[str]) -> Failure:
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        where = f" for {error.filename}" if error.filename else ""
+        return Failure(f"the disk has no room left{where} ({error.strerror})", _MAKE_ROOM)
     return Failure(
         f"unexpected {type(error).__name__}: {error}",
         f"`{shlex.join(('tuneplex', '--debug', *argv))}` shows where it comes from",

@@ -59,6 +59,7 @@ def _groups() -> tuple[tuple[str, str, _Commands], ...]:
         "rotate": keys_rotate,
         "revoke": keys_revoke,
     }
+    replicas: _Commands = {"drain": replicas_drain, "resume": replicas_resume, "restart": replicas_restart}
     store: _Commands = {
         "show": store_show,
         "backup": store_backup,
@@ -69,6 +70,7 @@ def _groups() -> tuple[tuple[str, str, _Commands], ...]:
         ("adapters", "The fleet's fine-tunes.", {"list": adapters_list}),
         ("config", "The fleet file and its defaults.", {"show": config_show}),
         ("engine", "The engine's own environment.", {"install": engine_install}),
+        ("replicas", "The fleet's engines, one at a time.", replicas),
         ("tenants", "Who uses the fleet, and what is theirs.", tenants),
         ("keys", "The tenants' API keys.", keys),
         ("store", "The database of tenants and keys.", store),
@@ -310,6 +312,69 @@ def engine_install(*, directory: use.EngineDir = None, python: use.EnginePython 
     from tuneplex.cli import engine
 
     return engine.install(directory, python)
+
+
+def replicas_drain(
+    name: use.Replica,
+    *,
+    now: use.Now = False,
+    force: use.ForceDrain = False,
+    wait: use.Wait = False,
+    timeout: use.WaitTime = "15m",
+    json: use.Json = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """Give a replica no new requests, until it is resumed.
+
+    Its streams finish; what has not after the pool's drain time is moved to other replicas.
+
+    Example: tuneplex replicas drain default-0 --wait
+    """
+    from tuneplex.cli import locate, times
+    from tuneplex.cli import replicas as command
+
+    patience = times.seconds(timeout, "--timeout")
+    wish = command.Wish(now=now, force=force, wait_s=patience if wait else None, as_json=json)
+    return command.drain(locate.running_fleet(state_dir, fleet), name, wish)
+
+
+def replicas_resume(
+    name: use.Replica, *, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None
+) -> int:
+    """Give a drained replica requests again.
+
+    Example: tuneplex replicas resume default-0
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import replicas as command
+
+    return command.resume(locate.running_fleet(state_dir, fleet), name, as_json=json)
+
+
+def replicas_restart(
+    name: use.Replica,
+    *,
+    now: use.Now = False,
+    force: use.ForceDrain = False,
+    wait: use.Wait = False,
+    timeout: use.WaitTime = "15m",
+    json: use.Json = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """Drain a replica, end its engine and start it again.
+
+    The other replicas serve meanwhile. External engines are not tuneplex's to restart.
+
+    Example: tuneplex replicas restart default-0 --wait
+    """
+    from tuneplex.cli import locate, times
+    from tuneplex.cli import replicas as command
+
+    patience = times.seconds(timeout, "--timeout")
+    wish = command.Wish(now=now, force=force, wait_s=patience if wait else None, as_json=json)
+    return command.restart(locate.running_fleet(state_dir, fleet), name, wish)
 
 
 def tenants_list(*, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:

@@ -30,6 +30,7 @@ __all__ = [
     "FleetName",
     "Follow",
     "Force",
+    "ForceDrain",
     "Grace",
     "Isolated",
     "Json",
@@ -42,6 +43,7 @@ __all__ = [
     "Model",
     "MoneyPerMonth",
     "NoAdapters",
+    "Now",
     "Once",
     "OptionalFleet",
     "Patience",
@@ -49,6 +51,7 @@ __all__ = [
     "Process",
     "Prompt",
     "Replace",
+    "Replica",
     "RequestsPerMinute",
     "Revoke",
     "Scopes",
@@ -60,6 +63,8 @@ __all__ = [
     "Timeout",
     "TokensPerDay",
     "TokensPerMinute",
+    "Wait",
+    "WaitTime",
     "Watch",
     "Weight",
     "Yes",
@@ -205,3 +210,8 @@ BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Lose what the store holds now.")]
 AllKeys = Annotated[bool, typer.Option("--all", "-a", help="Also keys that were revoked or have expired.")]
+Replica = Annotated[str, typer.Argument(metavar="NAME", help="The replica.", autocompletion=complete.replicas)]
+Now = Annotated[bool, typer.Option("--now", help="Move its streams to other replicas at once.")]
+ForceDrain = Annotated[bool, typer.Option("--force", help="Even if it is its pool's only one that is ready.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when it is done, and tell how far it is meanwhile.")]
+WaitTime = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait, with --wait.")]

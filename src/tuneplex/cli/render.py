@@ -81,8 +81,25 @@ def _slots(replica: ReplicaStatus) -> str:
 def note(replica: ReplicaStatus) -> str:
     """What a replica that is not ready is doing, or why it is not; and what a person should know of one that is."""
     if replica.state is ReplicaState.READY:
-        return replica.notice
-    return replica.detail if replica.state is ReplicaState.DEAD and replica.detail else replica.phase
+        return "; ".join(filter(None, (replica.detail, replica.notice)))
+    if replica.state is ReplicaState.DRAINING:
+        return _draining(replica)
+    words = replica.detail or replica.phase
+    return f"{words}; drained by hand" if replica.held == "drain" else words
+
+
+def _draining(replica: ReplicaStatus) -> str:
+    """How far it is, and what comes then."""
+    end = {"drain": "takes none until it is resumed", "restart": "starts again then"}.get(
+        replica.held, "goes away then"
+    )
+    if replica.drained:
+        return f"no requests left; {end}"
+    left = f"{replica.outstanding} request{'' if replica.outstanding == 1 else 's'} left"
+    if replica.leave_s is None:
+        return f"{left}; {end}"
+    moved = f"moved in {format_duration(replica.leave_s)}" if replica.leave_s else "being moved"
+    return f"{left}, {moved}; {end}"
 
 
 def _adapters_by_pool(found: Iterable[AdapterStatus]) -> dict[str, int]:

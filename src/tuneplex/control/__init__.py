@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tuneplex.control.admin import admin_app
     from tuneplex.control.controller import Controller
+    from tuneplex.control.holds import Holds
     from tuneplex.control.leasing import Leasing
     from tuneplex.control.registry import Registry
     from tuneplex.control.turns import Dividing
 
-__all__ = ["Controller", "Dividing", "Leasing", "Registry", "admin_app"]
+__all__ = ["Controller", "Dividing", "Holds", "Leasing", "Registry", "admin_app"]
 
 _HOMES = {
     "Controller": "controller",
     "Dividing": "turns",
+    "Holds": "holds",
     "Leasing": "leasing",
     "Registry": "registry",
     "admin_app": "admin",

@@ -15,8 +15,9 @@ from tuneplex.control.controller import Controller
 from tuneplex.control.identity_routes import identity_operations
 from tuneplex.control.leasing import Leasing
 from tuneplex.control.openapi import document
-from tuneplex.control.operations import LOCAL_ACTOR, Call, Conflict, Operation, Query, handlers, routes
+from tuneplex.control.operations import LOCAL_ACTOR, Call, Conflict, Operation, Query, handlers, not_kept, routes
 from tuneplex.control.registry import Registry
+from tuneplex.control.replica_routes import replica_operations
 from tuneplex.engines.driver import KINDS
 from tuneplex.errors import BadRequest, Forbidden
 from tuneplex.identity import Limits
@@ -57,6 +58,7 @@ def admin_operations(
 
     operations = (
         *_fleet_operations(controller, registry, leasing, save),
+        *replica_operations(controller),
         *identity_operations(registry, lambda: _currency(controller.spec)),
         Operation("GET", "/limits", "listLimits", "All tenants, keys and models that have limits, and what they have "
                   "used of them.", limits, answer=tuple[LimitUse, ...], errors=(400,)),
@@ -89,7 +91,10 @@ def _fleet_operations(
         _refuse_other_money(controller.spec, spec, leasing.limits)
         if not call.flag("dry_run"):
             _refuse_restarts(found)
-            save(spec)
+            try:
+                save(spec)
+            except OSError as error:
+                raise not_kept(error) from error
             controller.apply(spec)
         return found
 
@@ -102,7 +107,7 @@ def _fleet_operations(
         Operation("POST", "/apply", "apply", "Bring the fleet to this description. If one difference needs a restart "
                   "of the fleet, nothing is changed at all. A key cannot change which programs run, nor how.", apply,
                   body=FleetSpec, answer=tuple[Change, ...],
-                  errors=(400, 403, 409), query=(dry_run,)),
+                  errors=(400, 403, 409, 503), query=(dry_run,)),
     )  # fmt: skip
 
 

@@ -13,10 +13,12 @@ from typing import Protocol
 import msgspec
 
 from tuneplex.control.actions import Action, Drain, Forget, Keep, Launch, Load, Stop, Unload
+from tuneplex.control.clock import Clock
 from tuneplex.control.decide import Situation, decide, failures, gave_up
 from tuneplex.control.figures import added, metrics_page
+from tuneplex.control.holds import Holds, hold_key
 from tuneplex.control.report import Surroundings, fleet_status
-from tuneplex.control.seen import Limits, Seen
+from tuneplex.control.seen import Hold, Limits, Seen
 from tuneplex.control.view import Outlook, fleet_view, unmentioned
 from tuneplex.control.watch import Watch
 from tuneplex.engines.driver import Driver, driver_for
@@ -57,6 +59,8 @@ class Controller:
         launchers: By the name that pools use.
         limits: How patient to be.
         drivers: By the kind of engine.
+        holds: Which replicas somebody has told to take no requests.
+        clock: Its time.
     """
 
     def __init__(
@@ -69,15 +73,20 @@ class Controller:
         launchers: Mapping[str, Launcher],
         limits: Limits | None = None,
         drivers: Callable[[str], Driver] = driver_for,
+        holds: Holds | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.spec = spec
         self.publisher = Publisher(self._on_report, self._on_gone)
-        self._applied_at = applied_at
         self._url = url
         self._started = started
         self._launchers = launchers
         self._limits = limits or Limits()
         self._drivers = drivers
+        self._holds = holds or Holds()
+        self._clock = clock or Clock()
+        # Of a file that the clock was set back after, no failure would ever be younger, and none would be waited for.
+        self._applied_at = min(applied_at, self._clock.now())
         self._watches: dict[tuple[str, str], tuple[Watch, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -125,11 +134,24 @@ class Controller:
         """Aim at another description. What was given up is tried again."""
         self.spec = spec
         self._tokenizer = _tokenizer(spec.base)
-        self._applied_at = time.time()
+        self._applied_at = self._clock.now()
         self._troubles.clear()
         for watch, _task in self._watches.values():
             watch.forgive()
         self._wake.set()
+
+    def hold(self, record: Launched, hold: Hold | None) -> None:
+        """From now on let a replica take no requests; or with None let it take them again.
+
+        Raises:
+            OSError: This cannot be kept for the next control; nothing has changed.
+        """
+        self._holds.keep(record, hold)
+        self._wake.set()
+
+    def now(self) -> float:
+        """Unix time, as long as nobody has set the clock since control started."""
+        return self._clock.now()
 
     def status(self) -> Status:
         """The fleet as people see it."""
@@ -140,18 +162,19 @@ class Controller:
             since={name: since for name, (_state, since) in self._since.items()},
             troubles={pool: words for pool, (_at, words) in self._troubles.items()},
         )
-        return fleet_status(self._situation(), around)
+        return fleet_status(self.situation(), around)
 
     def metrics(self) -> bytes:
         """The fleet's Prometheus page."""
-        return metrics_page(self._situation(), self.publisher.reports, self._ended)
+        return metrics_page(self.situation(), self.publisher.reports, self._ended)
 
-    def _situation(self) -> Situation:
+    def situation(self) -> Situation:
+        """All that is known now."""
         gpus = (launcher.free_gpus for launcher in self._launchers.values())
         return Situation(
             spec=self.spec,
             seen=tuple(self._seen(record) for record in self._records()),
-            now=time.time(),
+            now=self._clock.now(),
             applied_at=self._applied_at,
             free_gpus=sum(count for count in gpus if count is not None),
             limits=self._limits,
@@ -162,7 +185,10 @@ class Controller:
 
     def _seen(self, record: Launched) -> Seen:
         found = self._watches.get(_key(record))
-        return Seen(record) if found is None else found[0].seen(record, drained=self._is_drained(record, found[0]))
+        hold = self._holds.of(record)
+        if found is None:
+            return Seen(record, hold=hold)
+        return found[0].seen(record, hold=hold, drained=self._is_drained(record, found[0]))
 
     def _is_drained(self, record: Launched, watch: Watch) -> bool:
         """Every gateway knows that the replica goes away, and waits for nothing from it."""
@@ -170,7 +196,8 @@ class Controller:
         return (
             generation is not None
             and len(reports) == self.publisher.connected
-            and all(report.generation >= generation for report in reports)
+            # A number above ours is of a control from before the clock was set back.
+            and all(generation <= report.generation <= self._view.generation for report in reports)
             and not any(report.outstanding.get(record.replica) for report in reports)
         )
 
@@ -190,7 +217,7 @@ class Controller:
 
     async def _step(self) -> None:
         self._sync_watches()
-        situation = self._situation()
+        situation = self.situation()
         self._note_states(situation)
         await self._publish(situation)
         for action in decide(situation):
@@ -199,16 +226,21 @@ class Controller:
     def _sync_watches(self) -> None:
         """One watch for each replica that lives; one that ended keeps its watch, for its last words."""
         records = {_key(record): record for record in self._records()}
+        drains = {pool.name: pool.drain_s for pool in self.spec.pools}
         for key in [key for key in self._watches if key not in records]:
             self._watches.pop(key)[1].cancel()
         for key, record in records.items():
             if key not in self._watches:
-                watch = Watch(record, self._drivers(record.engine), self._wake.set)
+                driver = self._drivers(record.engine)
+                watch = Watch(record, driver, self._wake.set, limits=self._limits, now=self._clock.now)
                 self._watches[key] = watch, asyncio.create_task(watch.run())
             watch, task = self._watches[key]
+            watch.drain_s = drains.get(record.pool, watch.drain_s)
             if record.ended is not None and not task.cancelling():
                 task.cancel()
                 watch.note_end()
+        urls = {url for pool in self.spec.pools for url in pool.urls}
+        self._holds.forget_others({*map(hold_key, records.values()), *urls})
 
     def _note_states(self, situation: Situation) -> None:
         """Remember since when each replica is in its state, and log every change."""
@@ -229,7 +261,9 @@ class Controller:
 
     async def _publish(self, situation: Situation) -> None:
         generation = self._view.generation
-        outlook = Outlook(int(self._started), self._tokenizer, self._starts, self._troubles.keys())
+        outlook = Outlook(
+            int(self._started), self._tokenizer, self._starts, self._troubles.keys(), ahead=self._clock.ahead
+        )
         view = fleet_view(situation, outlook, generation=generation)
         if view != self._view:
             self._view = msgspec.structs.replace(view, generation=generation + 1)
@@ -240,7 +274,9 @@ class Controller:
     def _note_published(self, replica: Seen, now: float) -> None:
         """Remember what gateways have been told about a replica: that it goes away, and what it should not serve."""
         watch, _task = self._watches[_key(replica.launched)]
-        if watch.draining_since is not None and watch.drain_generation is None:
+        if not replica.drains:
+            watch.drain_generation = None
+        elif watch.drain_generation is None:
             watch.drain_generation = self._view.generation
         known = watch.unlisted
         watch.unlisted = {name: known.get(name, now) for name in unmentioned(self._view, replica)}
@@ -255,8 +291,7 @@ class Controller:
                 self._watch(replica, situation).draining_since = situation.now
                 self._wake.set()
             case Keep(replica):
-                watch = self._watch(replica, situation)
-                watch.draining_since = watch.drain_generation = None
+                self._watch(replica, situation).draining_since = None
                 self._wake.set()
             case Stop(replica, why):
                 log.info("%s is stopped: %s", replica, why)
@@ -277,6 +312,7 @@ class Controller:
         try:
             await self._launchers[pool.launcher].launch(order)
             self._troubles.pop(pool.name, None)
+            self._holds.note_start(order.replica)
         except EngineError as error:
             self._troubles[pool.name] = now, str(error)
             logging.getLogger(__name__).warning("cannot start %s: %s", order.replica, error)
@@ -311,7 +347,7 @@ class Controller:
         """For control a report matters at once only while something waits for gateways to let go of a replica."""
         for follower in self._followers:
             follower.heard(report)
-        if any(watch.draining_since is not None for watch, _task in self._watches.values()):
+        if any(watch.drain_generation is not None for watch, _task in self._watches.values()):
             self._wake.set()
 
     def _on_gone(self, report: GatewayReport) -> None:

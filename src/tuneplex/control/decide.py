@@ -13,6 +13,7 @@ from tuneplex.control.seen import Limits, Seen
 from tuneplex.control.wanted import Match, Wanted, local_peers, match, wanted
 from tuneplex.launchers.launcher import Launched, Order
 from tuneplex.types import FleetSpec, PoolSpec, ReplicaState
+from tuneplex.units import format_duration
 
 __all__ = ["Situation", "decide", "failures", "gave_up", "restart_at"]
 
@@ -85,18 +86,27 @@ def _pool(situation: Situation, pool: PoolSpec) -> Iterator[Action]:
 
 def _stay(situation: Situation, wish: Wanted, replica: Seen) -> Iterator[Action]:
     """One that is wanted: start it again when it ended, and when it hangs."""
-    record, limits = replica.launched, situation.limits
-    if record.ended is not None:
-        if not gave_up(record, situation.applied_at, limits) and situation.now >= restart_at(
-            record, situation.applied_at, limits
-        ):
-            yield Launch(_order(situation, wish, replica.name, again=record))
+    if not replica.alive:
+        yield from _again(situation, wish, replica)
         return
-    if replica.draining_since is not None and not replica.stopping:
+    if replica.stopping:
+        return
+    if replica.draining_since is not None:
         yield Keep(replica.name)
+    if replica.hold is not None and replica.hold.restarts:
+        yield from _end(situation, replica, replica.hold.since, "it is started again, as somebody wished")
     silent_s = situation.now - replica.silent_since if replica.silent_since is not None else 0.0
-    if replica.answered and record.launcher != "external" and silent_s > limits.silent_s and not replica.stopping:
+    if replica.answered and replica.launched.launcher != "external" and silent_s > situation.limits.silent_s:
         yield Stop(replica.name, f"it has not answered a health check for {silent_s:.0f} s")
+
+
+def _again(situation: Situation, wish: Wanted, replica: Seen) -> Iterator[Action]:
+    """One that ended is started again: at once if somebody wished so, else with patience, which has an end."""
+    record, applied_at, limits = replica.launched, situation.applied_at, situation.limits
+    if replica.hold is not None and replica.hold.restarts:
+        yield Launch(_order(situation, wish, record, ()))
+    elif not gave_up(record, applied_at, limits) and situation.now >= restart_at(record, applied_at, limits):
+        yield Launch(_order(situation, wish, record, failures(record, applied_at, limits)))
 
 
 def _start(situation: Situation, pool: PoolSpec, found: Match) -> Iterator[Action]:
@@ -104,7 +114,7 @@ def _start(situation: Situation, pool: PoolSpec, found: Match) -> Iterator[Actio
     taken = {replica.name for replica in situation.seen}
     names = (name for name in (f"{pool.name}-{index}" for index in itertools.count()) if name not in taken)
     for wish in found.missing[: _room(situation, pool, found)]:
-        yield Launch(_order(situation, wish, next(names)))
+        yield Launch(_first_order(situation, wish, next(names)))
 
 
 def _room(situation: Situation, pool: PoolSpec, found: Match) -> int:
@@ -146,21 +156,24 @@ def _leave(situation: Situation, replica: Seen, why: str, *, may_drain: bool) ->
     elif replica.draining_since is None:
         if may_drain:
             yield Drain(replica.name, why)
-    elif replica.drained:
+    else:
+        yield from _end(situation, replica, replica.draining_since, why)
+
+
+def _end(situation: Situation, replica: Seen, since: float, why: str) -> Iterator[Action]:
+    """Stop one that drains since then, once nothing is left to be done there, or its time is over."""
+    if replica.drained:
         yield Stop(replica.name, f"{why}; it is drained")
-    elif situation.now - replica.draining_since > situation.limits.drain_s:
-        yield Stop(replica.name, f"{why}; its requests did not end within {situation.limits.drain_s:.0f} s")
+    elif situation.now - since > replica.drain_s:
+        yield Stop(replica.name, f"{why}; its requests did not end within {format_duration(replica.drain_s)}")
 
 
-def _order(situation: Situation, wish: Wanted, name: str, *, again: Launched | None = None) -> Order:
-    past = failures(again, situation.applied_at, situation.limits) if again else ()
-    return Order(
-        replica=name,
-        pool=wish.pool,
-        base=situation.spec.base,
-        settings=wish.settings,
-        url=wish.url,
-        failures=past,
-        restarts=again.restarts + 1 if again else 0,
-        peers=local_peers(situation.spec),
-    )
+def _first_order(situation: Situation, wish: Wanted, name: str) -> Order:
+    spec = situation.spec
+    return Order(name, wish.pool, spec.base, wish.settings, wish.url, peers=local_peers(spec))
+
+
+def _order(situation: Situation, wish: Wanted, record: Launched, past: tuple[float, ...]) -> Order:
+    """The same one once more."""
+    first = _first_order(situation, wish, record.replica)
+    return msgspec.structs.replace(first, failures=past, restarts=record.restarts + 1)

@@ -23,7 +23,7 @@ from tuneplex.errors import (
     Unavailable,
 )
 
-__all__ = ["JSON", "LOCAL_ACTOR", "Call", "Conflict", "Operation", "Query", "handlers", "routes"]
+__all__ = ["JSON", "LOCAL_ACTOR", "Call", "Conflict", "Operation", "Query", "handlers", "not_kept", "routes"]
 
 JSON = "application/json"
 LOCAL_ACTOR = "local"  # whoever can open the Unix socket runs the fleet
@@ -177,6 +177,12 @@ def _response(operation: Operation, answer: Any) -> Response:  # noqa: ANN401 - 
         return Response(status_code=_NO_CONTENT)
     content = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
     return Response(content, status_code=operation.status, media_type=operation.media)
+
+
+def not_kept(error: OSError) -> Unavailable:
+    """The answer where the state directory cannot be written, on a full disk above all."""
+    words = f"the state directory cannot be written ({error.strerror or error}); nothing was changed"
+    return Unavailable(words, code="not_kept", retry_after_s=_RETRY_AFTER_S)
 
 
 def handlers() -> dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]:

@@ -57,7 +57,7 @@ def fleet_status(situation: Situation, around: Surroundings) -> Status:
         started=around.started,
         gateways=gateways,
         replicas=(
-            *(_replica(situation, replica, around.since) for replica in sorted(seen, key=lambda one: one.name)),
+            *(_replica(situation, replica, around) for replica in sorted(seen, key=lambda one: one.name)),
             *(status for pool in spec.pools for status in _not_launched(situation, pool, around.troubles)),
         ),
         adapters=tuple(_adapter(situation, version) for version in spec.adapters),
@@ -88,7 +88,7 @@ def _gateway(index: int, report: GatewayReport | None) -> GatewayStatus:
     return GatewayStatus(index, report.pid, connected=True, outstanding=outstanding, waiting=report.waiting)
 
 
-def _replica(situation: Situation, replica: Seen, since: Mapping[str, float]) -> ReplicaStatus:
+def _replica(situation: Situation, replica: Seen, around: Surroundings) -> ReplicaStatus:
     record, figures = replica.launched, replica.metrics
     wanted_names = {engine_name(replica, version): version.id for version in situation.spec.adapters}
     state = situation.state(replica)
@@ -97,7 +97,7 @@ def _replica(situation: Situation, replica: Seen, since: Mapping[str, float]) ->
         pool=record.pool,
         state=state,
         phase=replica.phase if state is ReplicaState.STARTING else "",
-        since_s=max(0.0, situation.now - since.get(record.replica, record.started)),
+        since_s=max(0.0, situation.now - around.since.get(record.replica, record.started)),
         pid=record.pid if replica.alive else None,
         restarts=record.restarts,
         gave_up=gave_up(record, situation.applied_at, situation.limits),
@@ -108,8 +108,12 @@ def _replica(situation: Situation, replica: Seen, since: Mapping[str, float]) ->
         waiting=figures.waiting,
         kv_use=figures.kv_use,
         residency=replica.residency if replica.alive else None,
-        notice=_notice(situation, replica),
+        notice="; ".join(filter(None, (_notice(situation, replica), _shut(record.replica, around.reports)))),
         tenants=next((pool.tenants for pool in situation.spec.pools if pool.name == record.pool), ()),
+        outstanding=sum(report.outstanding.get(record.replica, 0) for report in around.reports),
+        drained=replica.drains and replica.drained,
+        held="" if replica.hold is None else "restart" if replica.hold.restarts else "drain",
+        leave_s=max(0.0, replica.leave_at - situation.now) if replica.alive and replica.leave_at is not None else None,
     )
 
 
@@ -131,6 +135,14 @@ def _notice(situation: Situation, replica: Seen) -> str:
     """How an engine looks after its adapters is of no interest where there are none."""
     serves = any(version.pool == replica.launched.pool for version in situation.spec.adapters)
     return replica.notice if serves and replica.alive else ""
+
+
+def _shut(name: str, reports: Sequence[GatewayReport]) -> str:
+    """What gateways think of a replica that control may find healthy."""
+    found = {report.shut.get(name) for report in reports}
+    if found & {"open", "half-open"}:
+        return "requests to it keep failing, so it gets none for a moment"
+    return "it asks for no requests for a moment" if "held" in found else ""
 
 
 def _ending(code: int | None) -> str:

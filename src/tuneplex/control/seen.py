@@ -11,7 +11,7 @@ from tuneplex.engines.server import EngineMetrics, EngineModel
 from tuneplex.launchers.launcher import Launched
 from tuneplex.types import ReplicaState, Residency, Route
 
-__all__ = ["Limits", "LoadFailure", "Seen", "adapter_of"]
+__all__ = ["Hold", "Limits", "LoadFailure", "Seen", "adapter_of"]
 
 _VERSION_NAME = re.compile(r"(?P<adapter>.+)@[0-9a-f]{12}")
 
@@ -25,8 +25,9 @@ class Limits(msgspec.Struct, frozen=True):
         give_up_after: Failures within `give_up_window_s` after which a replica is left alone.
         give_up_window_s: See there.
         silent_s: How long a replica that was ready may leave health checks without an answer before it is restarted.
-        unreachable_s: How long an external one may, before it gets no more requests.
-        drain_s: How long a replica that goes away may finish its requests.
+        unreachable_s: How long an external one may be out of reach, before it gets no more requests. One that is only
+            slow to answer is as busy as any other.
+        slow_s: An answer to a health check that takes longer is worth telling.
         first_load_s: Before loading an adapter is tried again; doubled with each failure.
         longest_load_s: At most.
         hopeless_loads: Failures in a row to load an adapter, after which no request waits for it any more.
@@ -39,11 +40,25 @@ class Limits(msgspec.Struct, frozen=True):
     give_up_window_s: float = 900.0
     silent_s: float = 60.0
     unreachable_s: float = 6.0
-    drain_s: float = 300.0
+    slow_s: float = 5.0
     first_load_s: float = 2.0
     longest_load_s: float = 60.0
     hopeless_loads: int = 3
     unload_s: float = 5.0
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Somebody has told a replica to take no requests, until it is told otherwise.
+
+    Attributes:
+        since: When, Unix time.
+        moves: What it works on should go elsewhere at once, and not only when its time to drain is over.
+        restarts: Once it is drained it is started again, and takes requests again.
+    """
+
+    since: float
+    moves: bool = False
+    restarts: bool = False
 
 
 class LoadFailure(msgspec.Struct, frozen=True):
@@ -67,8 +82,11 @@ class Seen(msgspec.Struct, frozen=True):
         launched: Its record.
         answered: It has answered a health check since it was launched.
         silent_since: Since when it has not answered one, None if it answered the last.
+        slow: It was reached then, and has only not answered yet.
         models: What it lists.
         draining_since: Since when it takes no new requests, because it is going away.
+        hold: Why it takes none although it stays.
+        drain_s: How long it may then finish those that it has.
         drained: No gateway will send it anything, or waits for anything from it.
         stopping: It was told to end.
         changing: Adapters that are being loaded or unloaded.
@@ -86,8 +104,11 @@ class Seen(msgspec.Struct, frozen=True):
     launched: Launched
     answered: bool = False
     silent_since: float | None = None
+    slow: bool = False
     models: tuple[EngineModel, ...] = ()
     draining_since: float | None = None
+    hold: Hold | None = None
+    drain_s: float = 300.0
     drained: bool = False
     stopping: bool = False
     changing: frozenset[str] = frozenset()
@@ -125,13 +146,26 @@ class Seen(msgspec.Struct, frozen=True):
         """An external engine that does not answer; a local one is alive or has ended, and is restarted if it hangs."""
         if self.launched.launcher != "external" or self.silent_since is None:
             return False
-        return now - self.silent_since > limits.unreachable_s
+        return now - self.silent_since > (limits.silent_s if self.slow else limits.unreachable_s)
+
+    @property
+    def drains(self) -> bool:
+        """It takes no new requests: it goes away, or somebody said so."""
+        return self.draining_since is not None or self.hold is not None
+
+    @property
+    def leave_at(self) -> float | None:
+        """When what it still works on should go elsewhere, Unix time; None if it does not drain."""
+        times = [] if self.draining_since is None else [self.draining_since + self.drain_s]
+        if self.hold is not None:
+            times.append(self.hold.since + (0.0 if self.hold.moves else self.drain_s))
+        return min(times, default=None)
 
     def state(self, now: float, limits: Limits) -> ReplicaState:
         """Where it is in its life."""
         if not self.alive or (self.answered and self.is_unreachable(now, limits)):
             return ReplicaState.DEAD
-        if self.draining_since is not None:
+        if self.draining_since is not None or (self.hold is not None and self.answered):
             return ReplicaState.DRAINING
         return ReplicaState.READY if self.answered else ReplicaState.STARTING
 

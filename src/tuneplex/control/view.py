@@ -28,12 +28,18 @@ class Outlook(msgspec.Struct, frozen=True):
         tokenizer: As in `FleetView`.
         starts: By pool, how long its last start took, seconds.
         troubles: Pools of which a replica could not be launched.
+        ahead: How far the gateways' clock is ahead of control's, seconds.
     """
 
     created: int = 0
     tokenizer: str = ""
     starts: Mapping[str, float] = {}
     troubles: Collection[str] = ()
+    ahead: float = 0.0
+
+    def told(self, time: float | None) -> float | None:
+        """A time of control's, as gateways read it off their clock."""
+        return None if time is None else time + self.ahead
 
 
 def fleet_view(situation: Situation, outlook: Outlook, *, generation: int) -> FleetView:
@@ -78,6 +84,7 @@ def _replica(situation: Situation, outlook: Outlook, replica: Seen, used: Mappin
     pool = next((known for known in spec.pools if known.name == record.pool), None)
     serves, state = _serves(spec, replica, used), situation.state(replica)
     took = outlook.starts.get(record.pool) if state is ReplicaState.STARTING else None
+    ready_at = record.started + took if took is not None else None
     return Replica(
         name=record.replica,
         pool=record.pool,
@@ -91,8 +98,9 @@ def _replica(situation: Situation, outlook: Outlook, replica: Seen, used: Mappin
         concurrent=pool.concurrent if pool is not None else None,
         slots=_slots(pool, replica),
         context=replica.context(serves.values()),
-        awaited=_awaited(situation, pool, replica) - serves.keys() if pool is not None else frozenset(),
-        ready_at=record.started + took if took is not None else None,
+        awaited=_awaited(situation, pool, replica, serves) if pool is not None else frozenset(),
+        ready_at=outlook.told(ready_at),
+        leave_at=outlook.told(replica.leave_at),
     )
 
 
@@ -103,13 +111,24 @@ def _slots(pool: PoolSpec | None, replica: Seen) -> int | None:
     return told or (pool.max_loras if pool is not None and ours else 0) or None
 
 
-def _awaited(situation: Situation, pool: PoolSpec, replica: Seen) -> frozenset[str]:
-    """What a living replica should serve and is going to, as far as anybody can tell."""
-    state, limits = situation.state(replica), situation.limits
-    if state is ReplicaState.STARTING:
-        away = replica.is_unreachable(situation.now, limits) or not _is_wanted(situation, pool, replica)
-        return frozenset() if away else _versions(situation.spec, pool)
-    if state is not ReplicaState.READY or not replica.loads_adapters:
+def _awaited(situation: Situation, pool: PoolSpec, replica: Seen, serves: Collection[str]) -> frozenset[str]:
+    """What a living replica does not answer now and is going to, as far as anybody can tell."""
+    hold = replica.hold
+    if hold is not None:  # whatever it serves, it takes no requests for it before it has started again
+        return _when_started(situation, pool, replica) if hold.restarts else frozenset()
+    if situation.state(replica) is ReplicaState.STARTING:
+        return _when_started(situation, pool, replica)
+    return _loaded_soon(situation, pool, replica).difference(serves)
+
+
+def _when_started(situation: Situation, pool: PoolSpec, replica: Seen) -> frozenset[str]:
+    away = replica.is_unreachable(situation.now, situation.limits) or not _is_wanted(situation, pool, replica)
+    return frozenset() if away else _versions(situation.spec, pool)
+
+
+def _loaded_soon(situation: Situation, pool: PoolSpec, replica: Seen) -> frozenset[str]:
+    limits = situation.limits
+    if situation.state(replica) is not ReplicaState.READY or not replica.loads_adapters:
         return frozenset()
     adapters = (version for version in situation.spec.adapters if version.pool == pool.name)
     failed = {name for name, failure in replica.failures.items() if failure.count >= limits.hopeless_loads}
@@ -127,16 +146,26 @@ def _coming(situation: Situation, outlook: Outlook, pool: PoolSpec) -> Iterator[
     found = match(wanted(pool, situation.spec.base), mine)
     took = outlook.starts.get(pool.name)
     for _wish, replica in found.kept:
-        record = replica.launched
-        if record.ended is not None and not gave_up(record, situation.applied_at, situation.limits):
-            begins = restart_at(record, situation.applied_at, situation.limits)
-            ready_at = begins + took if took is not None else None
+        begins = _begins(situation, replica)
+        if begins is not None:
+            ready_at = outlook.told(begins + took if took is not None else None)
             yield _expected(situation.spec, pool, replica.name, ReplicaState.STARTING, ready_at)
     if pool.name not in outlook.troubles:
         taken = {replica.name for replica in mine}
         names = (name for name in (f"{pool.name}-{index}" for index in count()) if name not in taken)
         for _wish, name in zip(found.missing, names, strict=False):
             yield _expected(situation.spec, pool, name, ReplicaState.REQUESTED, None)
+
+
+def _begins(situation: Situation, replica: Seen) -> float | None:
+    """When one that has ended starts again, and takes requests then; None for any other one."""
+    record, hold = replica.launched, replica.hold
+    if record.ended is None:
+        return None
+    if hold is not None:
+        return record.ended if hold.restarts else None
+    hopeless = gave_up(record, situation.applied_at, situation.limits)
+    return None if hopeless else restart_at(record, situation.applied_at, situation.limits)
 
 
 def _expected(spec: FleetSpec, pool: PoolSpec, name: str, state: ReplicaState, ready_at: float | None) -> Replica:

@@ -49,8 +49,11 @@ def wanted(pool: PoolSpec, base: Base) -> tuple[Wanted, ...]:
 
 
 def match(wishes: Sequence[Wanted], seen: Sequence[Seen]) -> Match:
-    """Let as many replicas as possible stay: those that serve come first, then those that live, then the oldest."""
-    left = sorted(seen, key=lambda replica: (not replica.answered, not replica.alive, replica.launched.started))
+    """Let as many replicas as possible stay: those that serve come first, then those that live, then the oldest.
+
+    One that somebody has told to take no requests is the first to go.
+    """
+    left = sorted(seen, key=_merits)
     kept, missing = [], []
     for wish in wishes:
         found = next((replica for replica in left if replica.launched.settings == wish.settings), None)
@@ -62,17 +65,22 @@ def match(wishes: Sequence[Wanted], seen: Sequence[Seen]) -> Match:
     return Match(tuple(kept), tuple(missing), tuple(left))
 
 
+def _merits(replica: Seen) -> tuple[bool, bool, bool, float]:
+    """The smaller, the better."""
+    return replica.hold is not None, not replica.answered, not replica.alive, replica.launched.started
+
+
 def local_peers(spec: FleetSpec) -> int:
     """How many replicas should share this machine's cores."""
     return sum(pool.replicas for pool in spec.pools if pool.launcher == "local" and not pool.gpus)
 
 
 def _settings(pool: PoolSpec, base: Base, url: str) -> str:
-    """A digest; how many replicas a pool has, and for whom, makes no difference to each of them.
+    """A digest; how many replicas a pool has, for whom, and how they drain makes no difference to each of them.
 
     Nor does how many requests an external engine gets at a time: that one keeps its own settings.
     """
-    one = msgspec.structs.replace(pool, replicas=1, urls=(), tenants=())
+    one = msgspec.structs.replace(pool, replicas=1, urls=(), tenants=(), drain_s=0.0)
     if url:
         one = msgspec.structs.replace(one, concurrent=0)
     return hashlib.sha256(msgspec.json.encode((one, base.name, base.path, url))).hexdigest()[:16]

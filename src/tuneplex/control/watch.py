@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
-from tuneplex.control.seen import LoadFailure, Seen
+import msgspec
+
+from tuneplex.control.seen import Hold, Limits, LoadFailure, Seen
 from tuneplex.engines.driver import Driver, EngineMetrics, EngineModel, EngineServer
 from tuneplex.errors import EngineError, EngineTimeout
 from tuneplex.launchers.launcher import Launched
 from tuneplex.launchers.logfile import read_tail
 from tuneplex.types import AdapterVersion, Residency
+from tuneplex.units import format_duration
 
 __all__ = ["Watch"]
 
@@ -31,22 +33,39 @@ class Watch:
         record: The replica.
         driver: For its kind of engine.
         changed: Called whenever something worth a decision was learned.
+        limits: How patient to be.
+        now: Control's own time.
 
     Attributes:
+        started: When it was launched, by that time.
+        ended: When it ended; None while it lives.
         looked: Set after the first look that found something out; a busy engine that does not answer in time did not.
         draining_since: See `Seen`; decided elsewhere, remembered here.
         drain_generation: The first view that tells gateways so, once there is one.
         stopping: See `Seen`.
+        drain_s: See `Seen`; of a pool that is gone it stays as it was.
         unlisted: See `Seen`.
     """
 
-    def __init__(self, record: Launched, driver: Driver, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        record: Launched,
+        driver: Driver,
+        changed: Callable[[], None],
+        *,
+        limits: Limits,
+        now: Callable[[], float],
+    ) -> None:
         self._record = record
         self._driver = driver
         self._changed = changed
+        self._limits = limits
+        self._now = now
         self._server = EngineServer(record.endpoint, record.secret)
         self._answered = False
         self._silent_since: float | None = None
+        self._slow = False
+        self._trouble = ""
         self._models: tuple[EngineModel, ...] = ()
         self._metrics = EngineMetrics()
         self._residency: Residency | None = None
@@ -57,6 +76,9 @@ class Watch:
         self._failures: dict[str, LoadFailure] = {}
         self._loaded_here: set[str] = set()
         self.looked = asyncio.Event()
+        self.started = min(record.started, now())
+        self.ended = None if record.ended is None else min(record.ended, now())
+        self.drain_s = record.drain_s
         self.draining_since: float | None = None
         self.drain_generation: int | None = None
         self.stopping = False
@@ -67,23 +89,26 @@ class Watch:
         looks = 0
         try:
             while True:
-                before = self.seen(self._record, drained=False)
+                before = self.seen(self._record)
                 await self._look(with_figures=looks % _FIGURES_EVERY == 0)
                 looks += 1
-                if self.seen(self._record, drained=False) != before:
+                if self.seen(self._record) != before:
                     self._changed()
                 await asyncio.sleep(_READY_PAUSE_S if self._answered else _STARTING_PAUSE_S)
         finally:
             await self._server.aclose()
 
-    def seen(self, record: Launched, *, drained: bool) -> Seen:
+    def seen(self, record: Launched, *, hold: Hold | None = None, drained: bool = False) -> Seen:
         """What is known of the replica now."""
         return Seen(
-            launched=record,
+            launched=msgspec.structs.replace(record, started=self.started, ended=self.ended),
             answered=self._answered,
             silent_since=self._silent_since,
+            slow=self._slow,
             models=self._models,
             draining_since=self.draining_since,
+            hold=hold,
+            drain_s=self.drain_s,
             drained=drained,
             stopping=self.stopping,
             changing=frozenset(self._changing),
@@ -99,7 +124,9 @@ class Watch:
         )
 
     def note_end(self) -> None:
-        """The replica has ended: keep its last words."""
+        """The replica has ended: keep when, by the clock that nobody sets, and its last words."""
+        if self.ended is None:
+            self.ended = self._now()
         lines = [line for line in read_tail(Path(self._record.log)).splitlines() if line.strip()]
         self._words = "\n".join(lines[-_LAST_LINES:])
 
@@ -123,7 +150,7 @@ class Watch:
                 self._loaded_here.discard(name)
                 self.unlisted.pop(name, None)
             except EngineError as error:
-                self.unlisted[name] = time.time()
+                self.unlisted[name] = self._now()
                 logging.getLogger(__name__).warning("%s does not unload %s: %s", self._record.replica, name, error)
             await self._ask_adapters()
 
@@ -142,7 +169,7 @@ class Watch:
 
     def _note_failure(self, name: str, words: str) -> None:
         count = self._failures[name].count + 1 if name in self._failures else 1
-        self._failures[name] = LoadFailure(count, time.time(), words)
+        self._failures[name] = LoadFailure(count, self._now(), words)
         logging.getLogger(__name__).warning("%s does not load %s: %s", self._record.replica, name, words)
 
     def _may_unload(self, name: str) -> bool:
@@ -153,20 +180,44 @@ class Watch:
         if not self._answered and self._record.log:
             self._phase = self._driver.phase(read_tail(Path(self._record.log), since=self._record.started))
         try:
-            healthy = await self._driver.healthy(self._server)
-            if healthy:
-                self._models = await self._server.models()
-                self._answered = True
-                self._silent_since = None
-            self.looked.set()
+            await self._ask(self._driver.check(self._server, self._limits.silent_s))
+            self._silent_since = None
+            self._models = await self._server.models(timeout_s=self._limits.silent_s)
+            self._answered = True
         except EngineError as error:
-            healthy, self._words = False, str(error)
-            if not isinstance(error, EngineTimeout):
-                self.looked.set()
-        if not healthy and self._silent_since is None:
-            self._silent_since = time.time()
-        if healthy and with_figures:
+            self._note_silence(self._now(), str(error), slow=isinstance(error, EngineTimeout))
+            return
+        if self._trouble:
+            logging.getLogger(__name__).info("%s answers", self._record.replica)
+        self._trouble, self._slow = "", False
+        self.looked.set()
+        if with_figures:
             await self._ask_figures()
+
+    async def _ask(self, question: Coroutine[None, None, None]) -> None:
+        """Wait for the answer patiently: a busy engine takes its time. That it does so is told meanwhile."""
+        began, asked = self._now(), asyncio.create_task(question)
+        try:
+            done, _pending = await asyncio.wait({asked}, timeout=self._limits.slow_s)
+            if not done:
+                words = f"no answer to a health check within {format_duration(self._limits.slow_s)} yet"
+                self._note_silence(began, words, slow=True)
+                self._changed()
+            await asked
+        finally:
+            asked.cancel()
+
+    def _note_silence(self, since: float, words: str, *, slow: bool) -> None:
+        """It does not answer. A reason is logged once, however often it is met; a start is no reason."""
+        if not slow:
+            self.looked.set()
+        if self._silent_since is None:
+            self._silent_since = since
+        self._slow, self._words = slow, words
+        starting = not self._answered and self._record.launcher != "external"
+        if words != self._trouble and not starting:
+            self._trouble = words
+            logging.getLogger(__name__).warning("%s: %s", self._record.replica, words)
 
     async def _ask_adapters(self) -> None:
         """After a change. What fails is asked again by the next look, which draws the conclusions."""

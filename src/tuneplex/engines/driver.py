@@ -48,11 +48,11 @@ class Driver(Protocol):
         """The name that the engine has, or will have, for an adapter version."""
         ...
 
-    async def healthy(self, server: EngineServer) -> bool:
-        """Whether it can take requests.
+    async def check(self, server: EngineServer, timeout_s: float) -> None:
+        """Return if it can take requests; a busy engine may take some time to say so.
 
         Raises:
-            EngineError: It does not answer at all.
+            EngineError: It cannot, and the message says why; EngineTimeout, if it was reached and did not answer.
         """
         ...
 

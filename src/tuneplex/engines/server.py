@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from types import TracebackType
 from typing import Any, Self
 
 import httpx2
 import msgspec
 
+from tuneplex.engines.reaching import refused, unreachable
 from tuneplex.errors import EngineError, EngineTimeout
 from tuneplex.http import Endpoint
 
@@ -97,10 +99,12 @@ class EngineServer:
     """
 
     def __init__(self, endpoint: str, secret: str = "", *, timeout_s: float = 5.0) -> None:
-        where = Endpoint.parse(endpoint)
+        self._where = where = Endpoint.parse(endpoint)
+        # The same certificates as the gateways trust, `SSL_CERT_FILE` among them.
+        trusted = ssl.create_default_context() if where.tls else False
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
         self._client = httpx2.AsyncClient(
-            transport=httpx2.AsyncHTTPTransport(uds=where.path or None, verify=where.tls),
+            transport=httpx2.AsyncHTTPTransport(uds=where.path or None, verify=trusted),
             base_url="http://engine" if where.path else endpoint,
             headers=headers,
             timeout=timeout_s,
@@ -119,13 +123,13 @@ class EngineServer:
         """Close the connections."""
         await self._client.aclose()
 
-    async def get(self, path: str) -> Reply:
+    async def get(self, path: str, *, timeout_s: float | None = None) -> Reply:
         """GET.
 
         Raises:
-            EngineError: The engine does not answer.
+            EngineError: The engine does not answer; EngineTimeout, if it was reached.
         """
-        return await self._ask("GET", path, None, None)
+        return await self._ask("GET", path, None, timeout_s)
 
     async def post(self, path: str, body: object, *, timeout_s: float) -> Reply:
         """POST a value as JSON.
@@ -135,15 +139,15 @@ class EngineServer:
         """
         return await self._ask("POST", path, msgspec.json.encode(body), timeout_s)
 
-    async def models(self) -> tuple[EngineModel, ...]:
+    async def models(self, *, timeout_s: float | None = None) -> tuple[EngineModel, ...]:
         """What the engine says it serves; OpenAI's route, so every engine has it.
 
         Raises:
             EngineError: The engine does not answer, or with something else.
         """
-        reply = await self.get("/v1/models")
+        reply = await self.get("/v1/models", timeout_s=timeout_s)
         if not reply.ok:
-            raise EngineError(reply.words)
+            raise EngineError(refused(reply.status, reply.words, "/v1/models"))
         try:
             return msgspec.json.decode(reply.body, type=_ModelList).data
         except msgspec.MsgspecError as error:
@@ -151,13 +155,14 @@ class EngineServer:
 
     async def _ask(self, method: str, path: str, content: bytes | None, timeout_s: float | None) -> Reply:
         headers = {"content-type": "application/json"} if content is not None else None
-        timeout = self._client.timeout if timeout_s is None else timeout_s
+        usual = self._client.timeout
+        timeout = usual if timeout_s is None else httpx2.Timeout(timeout_s, connect=usual.connect)
         try:
             reply = await self._client.request(method, path, content=content, headers=headers, timeout=timeout)
-        except httpx2.TimeoutException as error:
+        except (httpx2.ReadTimeout, httpx2.WriteTimeout, httpx2.PoolTimeout) as error:
             raise EngineTimeout(f"no answer to {method} {path} in time") from error
         except httpx2.HTTPError as error:
-            raise EngineError(f"no answer to {method} {path}: {str(error) or type(error).__name__}") from error
+            raise EngineError(f"no answer to {method} {path}: {unreachable(error, self._where)}") from error
         return Reply(reply.status_code, reply.content)
 
 

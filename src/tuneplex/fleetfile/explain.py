@@ -24,6 +24,7 @@ _EXTERNAL_ONLY = ("url", "urls", "key", "key_env")
 _FORMATS: Mapping[str, Callable[[int], str]] = {
     "kv_cache": format_bytes,
     "max_body": format_bytes,
+    "drain": format_duration,
     "connect": format_duration,
     "first_byte": format_duration,
     "between_chunks": format_duration,

@@ -202,6 +202,7 @@ def _pool_spec(file: FleetFile, pool: _Pool, python: str, env: Mapping[str, str]
         env=dict(section.env),
         tenants=tuple(section.tenants),
         concurrent=_concurrent(section),
+        drain_s=section.drain,
     )
 
 

@@ -194,6 +194,10 @@ class PoolSection(Section):
         description="How many requests each replica works on at a time; further ones wait in the gateway (vLLM's"
         " `--max-num-seqs`).",
     )
+    drain: Duration = Field(
+        default=300.0,
+        description="How long a replica that goes away may finish its requests; then streams are moved, the rest ends.",
+    )
     kv_cache: Size | None = Field(default=None, description="Size of each replica's KV cache, for instance `2GiB`.")
     engine_args: list[str] = Field(
         default=[],

@@ -272,7 +272,8 @@ class Account:
         """Nothing would be lost if it were forgotten."""
         return not (
             self.concurrent
-            or any(self.spent(kind, period) for kind, period in periods.items())
+            or self._day.near(periods["tokens_per_day"])
+            or self._month.near(periods["money_per_month"])
             or self.recent.total(now)
             or self.recent.times
             or any(missed.total(now) for missed in self._missed.values())

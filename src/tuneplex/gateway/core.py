@@ -200,7 +200,8 @@ class Gateway:
             busy={name: dict(versions) for name, versions in self._places.slots.busy.items()},
             demand=self._room.demand(),
             closing=self._places.slots.closing,
-            waiting=len(self._room),
+            waiting=len(self._room) + len(self._returns),
+            shut=self._health.states(),
         )
 
     def tick(self, now: float) -> None:

@@ -101,7 +101,7 @@ class Relay:
         begun: The client has got something of it.
         terms: How its stream could be continued; None if it could not.
         reading: Reads the stream that has begun.
-        hedge: The attempt that was made beside a silent one.
+        hedge: The attempt that was made beside a silent one, while nobody knows which of them is faster.
         tries: Attempts since the last one that brought a token.
         tried: The endpoints that they went to.
         losses: Those of them at which engines may have ended.
@@ -212,6 +212,8 @@ class Relay:
         tokens = 0 if self.journal is None else self.journal.tokens
         if tokens > self._reached:
             self._reached, self.tries, self.tried, self.losses = tokens, 1, frozenset(), ()
+        if not self.attempts:
+            self.hedge = None
         self.tried |= {attempt.upstream.replica.endpoint}
         if attempt.verdict.died:
             self.losses += (Loss(attempt.upstream, time.monotonic(), attempt.ended is End.DEAD),)

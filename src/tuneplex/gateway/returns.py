@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 
 _DISPATCHED_AT_ONCE = 16  # and no more, so that streams go on in between
 _DOUBTED = frozenset({End.UNREACHABLE, End.BROKEN, End.DEAD})
+_THERE = frozenset({End.COMPLETE, End.BUSY, End.UNAVAILABLE, End.FAILED, End.REFUSED})
 _LEAVES_EARLY_S = 1.0  # before its replica is stopped: it takes about as long to tell it
 
 
@@ -59,7 +60,7 @@ class _Back(msgspec.Struct):
     Attributes:
         error: What its client is told if nothing comes of it.
         end: How its last attempt ended.
-        same: Replicas that it has been sent to may be tried again, if there is no other one,
+        same: Replicas that it has been sent to may be tried again, if no other one can take it,
         same_from: from this time on.
         until: How long it may wait.
         comment_at: When its client is told next that it waits.
@@ -167,6 +168,7 @@ class Returns:
         relay = attempt.relay
         if relay.hedge is not None:
             self._counters.hedged(relay.asked.model.name, won=attempt is relay.hedge)
+            relay.hedge = None
 
     def ended(self, attempt: Attempt) -> None:
         """It is over."""
@@ -176,14 +178,16 @@ class Returns:
             upstream = self._ways.find(attempt.upstream.replica)
             if upstream is not None:
                 self._doubts.doubt(upstream)
+        elif attempt.ended in _THERE:
+            self._doubts.answered(attempt.upstream)
         self.served()
 
     def failed(self, attempt: Attempt, error: ApiError) -> bool:
         """Whether its request gets another one, or another one is under way."""
         relay = attempt.relay
+        relay.lost(attempt)
         if relay.attempts:
             return attempt.verdict.again
-        relay.lost(attempt)
         if attempt.ended is not End.STOPPED and (
             not attempt.verdict.again or relay.tries >= self.settings.retries.tries
         ):
@@ -192,12 +196,15 @@ class Returns:
 
     def _tries_again(self, relay: Relay, attempt: Attempt, error: ApiError) -> bool:
         """Begin anew, if that is not too much now."""
+        back = self._back(relay, attempt, error)
+        if not self._has_prospects(relay, back):
+            return False
         if attempt.ended is not End.STOPPED and not self.budget.take(self._clock()):
             self._counters.not_retried(relay.asked.model.name)
             error.retry_after_s = error.retry_after_s or 1
             return False
-        self._wait(relay, attempt, error)
-        return relay in self._waiting
+        self._wait(relay, back)
+        return True
 
     def _moves(self, relay: Relay, attempt: Attempt, error: ApiError) -> bool:
         """Go on where the stream broke off; where that is, is found out in another thread."""
@@ -208,20 +215,18 @@ class Returns:
         def found(seam: Seam | None) -> None:
             if relay.over:
                 return
-            if seam is None:
-                relay.give_up(error, OUTCOMES[attempt.ended])
+            back = self._back(relay, attempt, error, seam)
+            if seam is not None and self._has_prospects(relay, back):
+                self._wait(relay, back)
             else:
-                self._wait(relay, attempt, error, seam)
-                if relay not in self._waiting:
-                    relay.give_up(error, OUTCOMES[attempt.ended])
+                relay.give_up(error, OUTCOMES[attempt.ended])
 
         self._tokens.work(journal.seam, found)
         return True
 
-    def _wait(self, relay: Relay, attempt: Attempt, error: ApiError, seam: Seam | None = None) -> None:
-        """Let it wait for a place, unless there is none to wait for."""
+    def _back(self, relay: Relay, attempt: Attempt, error: ApiError, seam: Seam | None = None) -> _Back:
         now, verdict, waiting = self._clock(), attempt.verdict, self.settings.waiting
-        back = _Back(
+        return _Back(
             error,
             attempt.ended,
             verdict.same,
@@ -230,15 +235,17 @@ class Returns:
             now + waiting.comment_s if relay.asked.stream else math.inf,
             seam,
         )
-        if self._has_prospects(relay, back):
-            self._waiting[relay] = back
-            self.served()
+
+    def _wait(self, relay: Relay, back: _Back) -> None:
+        """Let it wait for a place."""
+        self._waiting[relay] = back
+        self.served()
 
     def _has_prospects(self, relay: Relay, back: _Back) -> bool:
         """Whether there is anything to wait for."""
         asked = relay.asked
         try:
-            ready, _ = self._desk.find(asked)
+            ready, _ = self._find(relay)
         except ApiError:
             return False
         least = 0 if asked.needed is None else asked.needed.at_least
@@ -247,19 +254,25 @@ class Returns:
             return True
         return any(replica.endpoint not in relay.tried or (back.same and self._is_there(replica)) for replica in ready)
 
+    def _find(self, relay: Relay) -> tuple[tuple[Replica, ...], tuple[Replica, ...]]:
+        """As `Desk.find`; for a stream that has begun, only replicas that can continue it are ready."""
+        ready, coming = self._desk.find(relay.asked)
+        return tuple(filter(self._continues, ready)) if relay.begun else ready, coming
+
+    def _continues(self, replica: Replica) -> bool:
+        return Route.COMPLETIONS in replica.routes and self._ways[replica].dialect.continues
+
     def _is_there(self, replica: Replica) -> bool:
         """Whether it is worth another try. If it is gone, control may know more than we; it will say so."""
         return not self._doubts.is_away(self._ways[replica])
 
     def silent(self, relay: Relay) -> None:
         """Ask another replica beside the one that says nothing."""
-        if not self.budget.take(self._clock()):
-            return
         try:
             ready, _ = self._desk.find(relay.asked)
             first = relay.attempts[0].upstream.replica.endpoint
             replica = self._places.choose([one for one in ready if one.endpoint != first], relay.asked.model)
-            if replica is not None:
+            if replica is not None and self.budget.take(self._clock()):
                 relay.hedge = relay.attempt(self._ways[replica])
         except ApiError:
             return
@@ -300,17 +313,11 @@ class Returns:
 
     def _choose(self, relay: Relay, back: _Back) -> Replica | None:
         asked = relay.asked
-        ready, _ = self._desk.find(asked)
-        if back.seam is not None:
-            ready = tuple(one for one in ready if Route.COMPLETIONS in one.routes and self._ways[one].dialect.continues)
-        others = [one for one in ready if one.endpoint not in relay.tried]
-        if others or not back.same or self._clock() < back.same_from:
-            return self._places.choose(others, asked.model)
+        ready, _ = self._find(relay)
+        found = self._places.choose([one for one in ready if one.endpoint not in relay.tried], asked.model)
+        if found is not None or not back.same or self._clock() < back.same_from:
+            return found
         return self._places.choose([one for one in ready if self._is_there(one)], asked.model)
-
-    def _continues(self, replica: Replica) -> bool:
-        """Whether a stream can be continued there."""
-        return Route.COMPLETIONS in replica.routes and self._ways[replica].dialect.continues
 
     def _send(self, relay: Relay, back: _Back, replica: Replica) -> None:
         name = relay.asked.model.name
@@ -363,7 +370,7 @@ class Returns:
 
     def _has_elsewhere(self, relay: Relay) -> bool:
         try:
-            return bool(self._desk.find(relay.asked)[0])
+            return bool(self._find(relay)[0])
         except ApiError:
             return False
 

@@ -49,6 +49,7 @@ class ExternalLauncher:
             started=time.time(),
             failures=order.failures,
             restarts=order.restarts,
+            drain_s=order.pool.drain_s,
         )
         self._changed.set()
 

@@ -56,6 +56,7 @@ class Launched(msgspec.Struct, frozen=True):
         pid: The engine's first process, once it is known.
         ended: Unix time, seconds; None while it lives.
         exit_code: The engine's, 128 + N for signal N.
+        drain_s: How long it may finish its requests when it goes away, as its pool said when it was launched.
     """
 
     replica: str
@@ -74,6 +75,7 @@ class Launched(msgspec.Struct, frozen=True):
     pid: int | None = None
     ended: float | None = None
     exit_code: int | None = None
+    drain_s: float = 300.0
 
     def __repr__(self) -> str:
         """Without the secret, so that it cannot slip into a log."""

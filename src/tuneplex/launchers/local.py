@@ -92,6 +92,7 @@ class LocalLauncher:
             restarts=order.restarts,
             cores=place.cores,
             gpus=place.gpus,
+            drain_s=order.pool.drain_s,
         )
         self._remove_socket(order.replica)
         meta = msgspec.json.encode(record).decode()

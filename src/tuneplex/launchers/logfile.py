@@ -30,7 +30,7 @@ class LogFile:
 
     def write(self, data: bytes) -> None:
         """Append; a full disk loses the line, because an engine must not stop for its log."""
-        if self._size + len(data) > self._limit:
+        if self._descriptor < 0 or self._size + len(data) > self._limit:
             self.close()
             self._start()
         with contextlib.suppress(OSError):
@@ -38,19 +38,29 @@ class LogFile:
 
     def close(self) -> None:
         """Give the file back."""
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def _start(self) -> None:
-        _move_on(self._path, self._keep)
+        """Begin a file; where there is no room even for that, the next line tries again."""
         self._size = 0
-        self._descriptor = _open(self._path)
+        with contextlib.suppress(OSError):
+            _move_on(self._path, self._keep)
+            self._descriptor = _open(self._path)
 
 
 def open_log(path: Path, *, limit: int = 4 * _MIB, keep: int = 3) -> int:
-    """A descriptor to append to `path`, which first moves on to `path.1` if it is larger than `limit` bytes."""
-    if path.exists() and path.stat().st_size > limit:
-        _move_on(path, keep)
-    return _open(path)
+    """A descriptor to append to `path`, which first moves on to `path.1` if it is larger than `limit` bytes.
+
+    A process must not stay away for its log: where none can be written, what it says is lost.
+    """
+    try:
+        if path.exists() and path.stat().st_size > limit:
+            _move_on(path, keep)
+        return _open(path)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def read_tail(path: Path, size: int = 16 * 1024, *, since: float = 0.0) -> str:

@@ -31,10 +31,10 @@ _N = TypeVar("_N", bound=_Named)
 def changes(old: FleetSpec, new: FleetSpec) -> tuple[Change, ...]:
     """The differences, empty when there is nothing to do.
 
-    Adapters, aliases, limits, prices, gateway settings, the number of replicas and the tenants they are for change
-    while everything runs (`live`). Other pool settings replace replicas one by one (`rolling`). The fleet's name, its
-    base, its store and where it listens need a `restart`. Where something was fetched from makes no difference as long
-    as it is the same thing.
+    Adapters, aliases, limits, prices, gateway settings, the number of replicas, how long they drain and the tenants
+    they are for change while everything runs (`live`). Other pool settings replace replicas one by one (`rolling`).
+    The fleet's name, its base, its store and where it listens need a `restart`. Where something was fetched from makes
+    no difference as long as it is the same thing.
     """
     return tuple(_changes(_without_sources(old), _without_sources(new)))
 
@@ -80,9 +80,9 @@ def _pools(old: Mapping[str, PoolSpec], new: Mapping[str, PoolSpec]) -> Iterator
 def _pool_how(old: PoolSpec, new: PoolSpec) -> str:
     """How many replicas there are, and with it the URLs of external ones, and for whom, changes without new engines.
 
-    So does how many requests an external one gets at a time.
+    So does how long they drain, and how many requests an external one gets at a time.
     """
-    same = msgspec.structs.replace(new, replicas=old.replicas, urls=old.urls, tenants=old.tenants)
+    same = msgspec.structs.replace(new, replicas=old.replicas, urls=old.urls, tenants=old.tenants, drain_s=old.drain_s)
     if new.launcher == "external":
         same = msgspec.structs.replace(same, concurrent=old.concurrent)
     return _LIVE if same == old else _ROLLING

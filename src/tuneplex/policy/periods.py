@@ -54,6 +54,11 @@ class Periods:
         """What was counted in a period."""
         return self._amount if period == self._period else self._others.get(period, 0)
 
+    def near(self, period: int) -> bool:
+        """Whether anything was counted in a period, or in one so near that a clock that was set comes back to it."""
+        counted = {**self._others, self._period: self._amount}
+        return any(amount and abs(other - period) <= _KEPT for other, amount in counted.items())
+
     def add(self, period: int, amount: int) -> None:
         """Count more, or less; never less than nothing."""
         if period != self._period:

@@ -29,7 +29,7 @@ _OUTAGES = (
     (r"database or disk is full|no space left", "the disk is full"),
     (r"readonly database|read-only", "it can only be read"),
     (r"unable to open database file", "the file cannot be opened"),
-    (r"disk i/o error", "the disk fails"),
+    (r"disk i/o error", "the disk fails, or is full"),
     (r"lock timeout|canceling statement", "it takes too long"),
     (r"too many clients|remaining connection slots", "it has no connection left"),
 )

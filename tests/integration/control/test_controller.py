@@ -6,35 +6,31 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.support.controlled import HASTY, controlled, fleet, only, until
 from tests.support.residency import write_unmatched_adapter
 from tuneplex.control import Controller
-from tuneplex.control.seen import Limits
+from tuneplex.control.clock import Clock
+from tuneplex.control.seen import Hold
 from tuneplex.errors import EngineError
 from tuneplex.feed import Subscriber
 from tuneplex.launchers.external import ExternalLauncher
-from tuneplex.launchers.launcher import Launched, Launcher, Order
+from tuneplex.launchers.launcher import Launched, Order
 from tuneplex.testing import FakeEngine, Script
 from tuneplex.types import (
     AdapterVersion,
-    Base,
-    FleetSpec,
     FleetView,
     GatewayReport,
     PoolSpec,
     ReplicaState,
-    ReplicaStatus,
     Status,
     Tier,
 )
-
-HASTY = Limits(first_restart_s=0.01, longest_restart_s=0.02, silent_s=0.2, unreachable_s=0.2, first_load_s=0.01)
-POOL = PoolSpec("default")
 
 
 class Stage:
@@ -114,42 +110,6 @@ async def stage(directory: Path) -> AsyncIterator[Stage]:
     stage = Stage(directory, log)
     yield stage
     await stage.close()
-
-
-@contextlib.asynccontextmanager
-async def controlled(
-    spec: FleetSpec, launchers: Mapping[str, Launcher], limits: Limits = HASTY
-) -> AsyncIterator[Controller]:
-    """A controller that runs for as long as the block does."""
-    controller = Controller(
-        spec, applied_at=0.0, url="http://x/v1", started=time.time(), launchers=launchers, limits=limits
-    )
-    task = asyncio.create_task(controller.run())
-    try:
-        yield controller
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-async def until(controller: Controller, condition: Callable[[Status], object]) -> Status:
-    """Wait for a status that meets a condition."""
-    async with asyncio.timeout(20):
-        while not condition(controller.status()):  # noqa: ASYNC110 - people poll the status, too
-            await asyncio.sleep(0.01)
-    return controller.status()
-
-
-def only(status: Status) -> ReplicaStatus:
-    """The fleet's only replica."""
-    (replica,) = status.replicas
-    return replica
-
-
-def fleet(*adapters: AdapterVersion, pool: PoolSpec = POOL) -> FleetSpec:
-    """A fleet of one pool."""
-    return FleetSpec("fleet", Base("base", "/models/base"), adapters, pools=(pool,))
 
 
 async def test_an_engine_that_never_starts_is_given_up(stage: Stage) -> None:
@@ -323,3 +283,64 @@ async def test_why_an_adapter_does_not_load_is_in_the_status(tmp_path: Path) -> 
             status = await until(controller, lambda status: status.adapters[0].detail)
             assert "decoder.blocks.0.self_attn.v_proj" in status.adapters[0].detail
             assert only(status).state is ReplicaState.READY
+
+
+async def test_an_engine_that_is_slow_but_lives_is_left_alone(stage: Stage) -> None:
+    """Late answers to health checks, the list of models and the figures end no engine, and the delay is shown."""
+    limits = msgspec.structs.replace(HASTY, slow_s=0.05, silent_s=1.5)
+    async with controlled(fleet(), {"local": stage}, limits) as controller:
+        await until(controller, lambda status: status.replicas and status.replicas[0].state is ReplicaState.READY)
+        for path in ("/health", "/v1/models", "/metrics", "/v1/tuneplex/adapters"):
+            stage.engines[0].script(Script(before_headers_s=0.8), path=path)
+        status = await until(controller, lambda status: status.replicas[0].detail)
+        assert (only(status).state, only(status).restarts) == (ReplicaState.READY, 0)
+        await until(controller, lambda status: not status.replicas[0].detail)
+        await asyncio.sleep(3.0)  # all of them have been late by now
+        assert (only(controller.status()).state, len(stage.orders)) == (ReplicaState.READY, 1)
+
+
+async def test_an_engine_that_hangs_for_good_is_told_and_started_again(stage: Stage) -> None:
+    """While it says nothing the status says so; after the time that it has, it is stopped and started anew."""
+    limits = msgspec.structs.replace(HASTY, slow_s=0.05, silent_s=0.6)
+    async with controlled(fleet(), {"local": stage}, limits) as controller:
+        await until(controller, lambda status: status.replicas and status.replicas[0].state is ReplicaState.READY)
+        stage.engines[0].script(*[Script(silent_before_headers=True)] * 100, path="/health")
+        status = await until(controller, lambda status: status.replicas[0].detail)
+        assert "no answer to a health check within 0.1s yet" in only(status).detail
+        await until(controller, lambda status: status.replicas[0].restarts == 1)
+        await until(controller, lambda status: status.replicas[0].state is ReplicaState.READY)
+
+
+@pytest.mark.parametrize("jump", [7200.0, -7200.0])
+async def test_setting_the_clock_ends_no_engine(stage: Stage, jump: float) -> None:
+    """An engine that is silent, and one that drains, have their whole time by a clock that nobody sets."""
+    wall = [time.time()]
+    clock = Clock(lambda: time.monotonic() + wall[0])
+    limits = msgspec.structs.replace(HASTY, slow_s=0.05, silent_s=30.0)
+    spec = fleet(pool=PoolSpec("default", replicas=2))
+    async with controlled(spec, {"local": stage}, limits, clock=clock) as controller:
+        await until(controller, lambda status: [one.state for one in status.replicas] == ["ready", "ready"])
+        stage.engines[0].script(Script(before_headers_s=1.0), path="/health")
+        await until(controller, lambda status: status.replicas[0].detail)
+        held = next(one.launched for one in controller.situation().seen if one.name == "default-1")
+        controller.hold(held, Hold(controller.now()))
+        await until(controller, lambda status: status.replicas[1].state is ReplicaState.DRAINING)
+        wall[0] += jump
+        await until(controller, lambda _status: abs(_leaves(controller) - clock.now() - 300 - jump) < 5)
+        await until(controller, lambda status: not status.replicas[0].detail)
+        shown = controller.status().replicas[1]
+        assert (len(stage.orders), shown.restarts) == (2, 0)
+        assert 290 < (shown.leave_s or 0) <= 300
+
+
+def _leaves(controller: Controller) -> float:
+    """When gateways are told that the second replica leaves."""
+    return next((one.leave_at or 0.0 for one in controller.view.replicas if one.name == "default-1"), 0.0)
+
+
+async def test_a_fleet_file_from_the_future_takes_no_patience_away(stage: Stage) -> None:
+    """Where the clock was set back since the fleet was applied, an engine that fails is given up all the same."""
+    stage.broken = True
+    async with controlled(fleet(), {"local": stage}, applied_at=time.time() + 7200) as controller:
+        await until(controller, lambda status: status.replicas[0].gave_up)
+        assert len(stage.orders) == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -25,6 +26,24 @@ async def front(engine: FakeEngine) -> AsyncIterator[Front]:
     """A gateway in front of it."""
     async with open_front(view_of([engine])) as front:
         yield front
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The fakes' tokenizer as a file."""
+    path: Path = tmp_path_factory.mktemp("base") / "tokenizer.json"
+    path.write_text(FakeEngine().tokenizer.as_json())
+    return str(path)
+
+
+@pytest.fixture
+async def engines() -> AsyncIterator[list[FakeEngine]]:
+    """Two engines."""
+    async with (
+        FakeEngine("base", adapters=VERSIONS.values()) as one,
+        FakeEngine("base", adapters=VERSIONS.values()) as two,
+    ):
+        yield [one, two]
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], AbstractEventLoop]]:

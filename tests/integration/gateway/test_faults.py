@@ -14,9 +14,9 @@ from benchmarks.faults.page import PAGE, cells, first_cell
 from benchmarks.faults.play import play
 from benchmarks.faults.seen import End
 from benchmarks.faults.stage import ADAPTER, staged
-from benchmarks.faults.tokenizer import write_tokenizer
 from benchmarks.faults.verdict import problems
 from tests.support.front import Front, open_front
+from tuneplex.testing import Tokenizer
 
 
 class InProcess:
@@ -40,7 +40,9 @@ class InProcess:
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The engines' tokenizer, as a file."""
-    return write_tokenizer(tmp_path_factory.mktemp("base") / "tokenizer.json")
+    path = tmp_path_factory.mktemp("base") / "tokenizer.json"
+    path.write_text(Tokenizer().as_json())
+    return path
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

@@ -6,26 +6,15 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.support.front import VERSIONS, Front, Response, chat, open_front, scripted, view_of
+from tests.support.front import VERSIONS, Front, Response, chat, scripted
+from tests.support.returning import fronting, tries, whole
 from tuneplex.testing import FakeEngine, Script
-from tuneplex.types import Breaking, GatewaySettings, ReplicaState, Retries, Timeouts, Waiting
-
-SHORT = GatewaySettings(timeouts=Timeouts(first_byte_s=0.5, between_chunks_s=0.5), waiting=Waiting(longest_s=3))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The fakes' tokenizer as a file."""
-    path: Path = tmp_path_factory.mktemp("base") / "tokenizer.json"
-    path.write_text(FakeEngine().tokenizer.as_json())
-    return str(path)
+from tuneplex.types import Breaking, ReplicaState, Retries, Waiting
 
 
 def fake() -> FakeEngine:
@@ -34,43 +23,10 @@ def fake() -> FakeEngine:
 
 
 @pytest.fixture
-async def engines() -> AsyncIterator[list[FakeEngine]]:
-    """Two engines."""
-    async with (
-        FakeEngine("base", adapters=VERSIONS.values()) as one,
-        FakeEngine("base", adapters=VERSIONS.values()) as two,
-    ):
-        yield [one, two]
-
-
-@asynccontextmanager
-async def fronting(engines: list[FakeEngine], tokenizer: str, **settings: Any) -> AsyncIterator[Front]:  # noqa: ANN401 - of the gateway
-    """A gateway before them."""
-    tries = settings.pop("tries", 3)
-    view = view_of(engines, msgspec.structs.replace(SHORT, **settings), tries=tries, tokenizer=tokenizer)
-    if "retries" in settings:
-        whole = msgspec.structs.replace(view.settings, retries=settings["retries"])
-        view = msgspec.structs.replace(view, settings=whole)
-    async with open_front(view) as front:
-        await front.gateway.counter.loaded()
-        yield front
-
-
-@pytest.fixture
 async def front(engines: list[FakeEngine], tokenizer: str) -> AsyncIterator[Front]:
     """A gateway before both."""
     async with fronting(engines, tokenizer) as front:
         yield front
-
-
-def tries(engines: list[FakeEngine]) -> list[int]:
-    """How many requests for an answer each has got."""
-    return [sum("completions" in record.path for record in engine.requests) for engine in engines]
-
-
-def whole(reply: Response) -> bool:
-    """Whether it came to its proper end."""
-    return reply.complete and reply.status == 200 and reply.body.endswith(b"data: [DONE]\n\n")
 
 
 async def truth(front: Front, **fields: Any) -> Response:  # noqa: ANN401 - of the request

@@ -49,3 +49,22 @@ def test_a_replica_that_is_killed(
         assert (one.text, one.ends, one.usages) == (true.text, true.ends, true.usages)
     fleet.wait_for(lambda: fleet.counted("tuneplex_migrations"))
     fleet.ready(restarts=1)
+
+
+def test_a_replica_that_is_drained_at_once(
+    make_fleet: MakeFleet, adapters: dict[str, AdapterVersion], base: str
+) -> None:
+    """Its streams go on at the other one, its engine is left with nothing to do, and nobody notices."""
+    env = {"TUNEPLEX_FAKE_SCRIPT": '{"between_chunks_s": 0.05}'}
+    fleet = make_fleet(adapters["ada"], base=base, replicas=2, env=env)
+    fleet.ready()
+    whole = [one.done() for one in [Listener(fleet, ask) for ask in ASKS]]
+    listeners = [Listener(fleet, ask) for ask in ASKS]
+    fleet.wait_for(lambda: all(len(one.events) > 3 for one in listeners))
+    with fleet.admin() as admin:
+        assert admin.post("/replicas/default-0/drain", params={"now": 1}).status_code == 200
+    fleet.until(lambda status: status.replicas[0].drained and status.replicas[0].outstanding == 0)
+    for one, true in zip(listeners, whole, strict=True):
+        one.done().is_whole()
+        assert (one.text, one.ends, one.usages) == (true.text, true.ends, true.usages)
+    assert fleet.counted("tuneplex_migrations")

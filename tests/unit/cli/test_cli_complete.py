@@ -9,6 +9,7 @@ import pytest
 
 from tuneplex.cli import complete
 from tuneplex.identity import Access, Key, Tenant
+from tuneplex.types import Base, FleetSpec, PoolSpec
 
 ACCESS = Access(
     tenants=(Tenant("acme"), Tenant("default")),
@@ -62,3 +63,15 @@ def test_environment_says_which_fleet_is_meant(
     assert complete.tenants("") == ["clinic"]
     assert complete.keys("") == []
     assert complete.fleets("") == ["shop"]
+
+
+def test_replicas_are_those_of_pools_and_logs(state: Path) -> None:
+    """Those that each pool begins with are offered, and those that were started in their place; no other process."""
+    pools = (PoolSpec("default", replicas=2), PoolSpec("far", launcher="external", urls=("http://h:1",)))
+    spec = FleetSpec("shop", Base("tiny", "/t"), pools=pools)
+    (state / "fleet.json").write_bytes(msgspec.json.encode(spec))
+    (state / "logs").mkdir()
+    for name in ("default-1", "default-5", "control", "gateway-0", "default-x"):
+        (state / "logs" / f"{name}.log").touch()
+    assert complete.replicas("") == ["default-0", "default-1", "default-5", "far-0"]
+    assert complete.replicas("f") == ["far-0"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 import typer
 
@@ -47,3 +49,11 @@ def test_unexpected_error_points_to_debug() -> None:
     told = failure(KeyError("x"), ["ask", "m", "two words"])
     assert told.message == "unexpected KeyError: 'x'"
     assert "tuneplex --debug ask m 'two words'" in told.hint
+
+
+def test_a_full_disk_is_called_so() -> None:
+    """Whatever could not be written, a person is told to make room, and not of an unexpected error."""
+    told = failure(OSError(errno.ENOSPC, "No space left on device", "/srv/state/lock"), ["up"])
+    assert told.message == "the disk has no room left for /srv/state/lock (No space left on device)"
+    assert (told.code, "make some" in told.hint) == (1, True)
+    assert failure(OSError(errno.ENOSPC, "No space left on device"), ["up"]).message.startswith("the disk has no room")

@@ -307,3 +307,22 @@ def test_welcome_says_which_key_is_needed(settings: dict[str, Any], *, keys: boo
     spec = FleetSpec("support", Base("smollm2", ""), gateway=GatewaySettings(**settings))
     rows = {row[0].text: row[1].text for row in render.welcome(status(), spec, 1.0, "Ctrl-C", keys=keys).rows}
     assert words in rows["key"]
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"leave_s": 252.0, "outstanding": 3}, "3 requests left, moved in 4m12s; goes away then"),
+        ({"leave_s": 0.0, "outstanding": 1, "held": "restart"}, "1 request left, being moved; starts again then"),
+        ({"leave_s": 9.0, "drained": True, "held": "drain"}, "no requests left; takes none until it is resumed"),
+    ],
+)
+def test_draining_replicas_say_how_far_they_are(fields: dict[str, Any], words: str) -> None:
+    """What is left there, for how long, and what comes then."""
+    assert render.note(replica(ReplicaState.DRAINING, **fields)) == words
+
+
+def test_a_dead_replica_that_was_drained_says_so() -> None:
+    """Who wonders why it serves nobody once it is back need not search."""
+    dead = replica(ReplicaState.DEAD, detail="ended by signal 9", held="drain")
+    assert render.note(dead) == "ended by signal 9; drained by hand"

@@ -145,3 +145,18 @@ def test_residency_is_told_and_counted(make_spec: MakeSpec, make_seen: MakeSeen,
     assert 'tuneplex_replica_adapter_slots{pool="default",replica="default-0"} 4.0' in page
     assert 'tuneplex_replica_adapter_slots_used{pool="default",replica="default-0"} 2.0' in page
     assert 'slots{pool="default",replica="default-1"}' not in page
+
+
+def test_a_replica_that_gateways_leave_alone_says_so(
+    make_spec: MakeSpec, make_seen: MakeSeen, make_situation: MakeSituation
+) -> None:
+    """It may answer control's questions and fail at all requests; or it has asked for a moment."""
+    spec = make_spec(ONE)
+    spec = msgspec.structs.replace(spec, pools=(PoolSpec("default", replicas=2),))
+    situation = make_situation(spec, make_seen("default-0", POOL, ONE.id), make_seen("default-1", POOL, ONE.id))
+    well = msgspec.structs.replace(REPORT, gateway=1)
+    shut = msgspec.structs.replace(REPORT, shut={"default-0": "half-open", "default-1": "held"})
+    replicas = status_of(situation, well, shut).replicas
+    assert ["keep failing" in one.notice for one in replicas] == [True, False]
+    assert "asks for no requests" in replicas[1].notice
+    assert [one.notice for one in status_of(situation, well).replicas] == ["", ""]

@@ -46,7 +46,9 @@ def rows(title: str) -> dict[str, tuple[str, str]]:
 def value(text: str, key: str) -> object:
     """A default as it stands on the page, read as the fleet file would read it."""
     read: dict[str, Callable[[str], object]] = {"max_body": parse_bytes}
-    read |= dict.fromkeys([*schema.TimeoutsSection.model_fields, "longest", "comments", "open", "keep"], parse_duration)
+    read |= dict.fromkeys(
+        [*schema.TimeoutsSection.model_fields, "longest", "comments", "open", "keep", "drain"], parse_duration
+    )
     read["bytes"] = parse_bytes
     return read.get(key, yaml.safe_load)(text)
 

@@ -108,6 +108,14 @@ def test_limits(load_text: LoadText) -> None:
     assert found["adapters.b.limits.concurrent"] == ("-", "default")
 
 
+def test_drain_time(load_text: LoadText) -> None:
+    """How long replicas drain is shown as a duration, for local and external pools, given or not."""
+    found = settings(
+        "base: models/tiny\npools:\n  l: {}\n  e: {launcher: external, url: 'http://h:1', drain: 1h30m}\n", load_text
+    )
+    assert (found["pools.l.drain"], found["pools.e.drain"]) == (("5m00s", "default"), ("1h30m", "fleet.yaml:4"))
+
+
 def test_money(load_text: LoadText) -> None:
     """Prices and limits in money are shown as they were written, to the last decimal."""
     text = "base: {source: models/tiny, limits: {money_per_month: 25}, price: {prompt: 1.000001, completion: '2'}}\n"

@@ -153,7 +153,8 @@ def test_all_settings_of_a_pool_arrive(load_text: LoadText) -> None:
     """Each key of a local pool ends up in its specification."""
     text = (
         "base: models/tiny\npools: {p: {replicas: 3, max_loras: 2, max_cpu_loras: 5, max_lora_rank: 256, gpus: 1,"
-        " max_model_len: 4096, kv_cache: 2GiB, engine_args: [--seed=1], env: {A: b}, tenants: [acme], concurrent: 9}}\n"
+        " max_model_len: 4096, kv_cache: 2GiB, engine_args: [--seed=1], env: {A: b}, tenants: [acme], concurrent: 9,"
+        " drain: 90s}}\n"
     )
     assert pool(resolved(load_text(text), {}), "p") == PoolSpec(
         name="p",
@@ -169,6 +170,7 @@ def test_all_settings_of_a_pool_arrive(load_text: LoadText) -> None:
         env={"A": "b"},
         tenants=("acme",),
         concurrent=9,
+        drain_s=90.0,
     )
 
 

@@ -387,3 +387,25 @@ def test_older_leases_are_not_taken() -> None:
         desk.ask()
     assert desk.admission.generation == 2
     desk.refused()
+
+
+@pytest.mark.parametrize("days", [-2, -1, 1, 2])
+def test_a_clock_that_was_set_gives_no_day_away_twice(days: int) -> None:
+    """Who is quiet while it is another day by a clock that somebody has set is still known when it is set back."""
+    desk = Desk(subject(tokens_per_day=100))
+    desk.ask(tokens=90).settle(90)
+    desk.now += 300
+    desk.wall += days * 86400
+    desk.admission.report(desk.now, desk.wall)
+    desk.wall -= days * 86400
+    used, _ = desk.admission.report(desk.now, desk.wall)
+    assert used[ACME].spent["tokens_per_day"].amount == 90
+    assert desk.refused(tokens=20).status == 429
+
+
+def test_who_has_long_been_quiet_is_forgotten() -> None:
+    """Days that no clock comes back to keep nobody in memory."""
+    desk = Desk(subject())
+    desk.ask(tokens=90).settle(90)
+    desk.wait(200 * 86400)
+    assert desk.admission.report(desk.now, desk.wall)[0] == {}

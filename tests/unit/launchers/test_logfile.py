@@ -55,3 +55,36 @@ def test_log_of_an_earlier_start_is_not_read(tmp_path: Path) -> None:
     written = path.stat().st_mtime
     assert read_tail(path, since=written - 1) == "serving\n"
     assert read_tail(path, since=written + 1) == ""
+
+
+def test_a_log_that_cannot_be_opened_stops_nobody(tmp_path: Path) -> None:
+    """Lines are lost while there is no room for the file, and kept from the first one on that finds some."""
+    directory = tmp_path / "logs"
+    log = LogFile(directory / "engine.log")
+    log.write(b"lost\n")
+    directory.mkdir()
+    log.write(b"kept\n")
+    log.close()
+    assert (directory / "engine.log").read_text() == "kept\n"
+
+
+def test_a_log_that_cannot_move_on_goes_on_later(tmp_path: Path) -> None:
+    """Where the old file cannot be moved, nothing more is written into it, and the next try begins a new one."""
+    log = LogFile(tmp_path / "engine.log", limit=10, keep=1)
+    log.write(b"line 0\n")
+    (tmp_path / "engine.log.1").mkdir()
+    log.write(b"line 1\n")
+    (tmp_path / "engine.log.1").rmdir()
+    log.write(b"line 2\n")
+    log.close()
+    contents = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert contents == {"engine.log": "line 2\n", "engine.log.1": "line 0\n"}
+
+
+def test_a_service_starts_without_a_log(tmp_path: Path) -> None:
+    """Where its log cannot be opened, what it says goes nowhere."""
+    descriptor = open_log(tmp_path / "none" / "control.log")
+    try:
+        assert os.fstat(descriptor).st_rdev == Path(os.devnull).stat().st_rdev
+    finally:
+        os.close(descriptor)

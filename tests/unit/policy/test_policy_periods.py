@@ -52,3 +52,13 @@ def test_only_the_last_periods_are_kept() -> None:
     for period in (5, 9, 7, 8):
         counted.add(period, 1)
     assert [counted.of(period) for period in (5, 7, 8, 9)] == [0, 1, 1, 1]
+
+
+def test_amounts_near_a_period_are_known() -> None:
+    """What was counted is near for three periods before and after, and what came to nothing is not."""
+    periods = Periods()
+    assert not periods.near(0)
+    periods.add(100, 5)
+    assert [offset for offset in range(-6, 7) if periods.near(100 + offset)] == [-3, -2, -1, 0, 1, 2, 3]
+    periods.add(100, -5)
+    assert not periods.near(100)

@@ -33,10 +33,9 @@ class OpenAIDriver:
         """The server knows the adapter by its plain name."""
         return version.name
 
-    async def healthy(self, server: EngineServer) -> bool:
-        """Whether it lists its models: the one route that every such server has."""
-        await server.models()
-        return True
+    async def check(self, server: EngineServer, timeout_s: float) -> None:
+        """See that it lists its models: the one route that every such server has."""
+        await server.models(timeout_s=timeout_s)
 
     async def load(self, server: EngineServer, version: AdapterVersion) -> None:
         """Refuse: OpenAI's API has no way to load an adapter."""

@@ -65,9 +65,13 @@ class VllmDriver:
         """With the content's digest in it, so that a new content never meets an old one's KV cache (vllm#42125)."""
         return version.id
 
-    async def healthy(self, server: EngineServer) -> bool:
+    async def check(self, server: EngineServer, timeout_s: float) -> None:
         """Ask `/health`, which also asks the engine core."""
-        return (await server.get("/health")).ok
+        reply = await server.get("/health", timeout_s=timeout_s)
+        if reply.status == _NOT_FOUND:
+            raise EngineError("it has no /health, so it is not vLLM; for other servers the pool has `engine: openai`")
+        if not reply.ok:
+            raise EngineError(f"GET /health was answered by {reply.status}: it says that it cannot work")
 
     async def load(self, server: EngineServer, version: AdapterVersion) -> None:
         """Load an adapter at run time."""
