@@ -86,7 +86,9 @@ class Seat:
     def _new(self, port: int) -> FakeEngine:
         pace_s = self._pace_s()
         script = Script(between_chunks_s=pace_s, before_first_chunk_s=pace_s)
-        return FakeEngine("base", adapters=VERSIONS.values(), port=port, default=script)
+        engine = FakeEngine("base", adapters=VERSIONS.values(), port=port, default=script)
+        engine.script(*[Script()] * 1000, path="/health")  # which says nothing of how it answers
+        return engine
 
     async def start(self, *, again: bool = False) -> None:
         """Start an engine, `again` at the same address."""
