@@ -210,13 +210,12 @@ class Storm:
     def _happen(self, group: asyncio.TaskGroup) -> None:
         now, dice = time.monotonic(), self._dice
         well = [seat for seat in self._fleet.seats if seat.well_from <= now]
-        if dice.random() < 0.4:
+        if now > self._dark_from:
+            self._darken(group, well, now)
+        elif dice.random() < 0.4:
             seat = dice.choice(self._fleet.seats)
             if well != [seat]:
-                self._small(seat)
-                seat.well_from = max(seat.well_from, now + _RECOVERY_S)
-        elif now > self._dark_from:
-            self._darken(group, well, now)
+                self._small(seat, now)
         elif len(well) > 1:
             name = dice.choices(list(self._faults), _WEIGHTS)[0]
             if name not in _DEADLY or self._may_die(now):
@@ -244,12 +243,13 @@ class Storm:
 
     # --- small ones
 
-    def _small(self, seat: Seat) -> None:
+    def _small(self, seat: Seat, now: float) -> None:
         """Something goes wrong with single requests."""
         dice = self._dice
         if dice.random() < 0.5:
             seat.engine.reset(lambda: dice.random() < 0.1)
             self.happened["resets"] += 1
+            seat.well_from = max(seat.well_from, now + _RECOVERY_S / 2)
         else:
             seat.engine.script(*dice.choices(_SHOTS, k=dice.randrange(1, 4)))
             self.happened["shots"] += 1
