@@ -58,4 +58,5 @@ async def fleet_gateway(port: int, view: FleetView, access: Access) -> AsyncIter
 
 def _command(directory: Path, lifeline: int, listener: int) -> list[str]:
     command = [sys.executable, "-m", "tuneplex.app.gateway_process", "--state-dir", str(directory), "--index", "0"]
+    command += ["--name", "gateway-0"]
     return [*command, "--lifeline", str(lifeline), "--listener", str(listener)]

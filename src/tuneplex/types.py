@@ -27,6 +27,7 @@ __all__ = [
     "Leases",
     "Listen",
     "Model",
+    "Part",
     "PoolSpec",
     "Price",
     "Replica",
@@ -37,6 +38,7 @@ __all__ = [
     "Retries",
     "Route",
     "Spent",
+    "Stage",
     "Status",
     "Tier",
     "Timeouts",
@@ -64,6 +66,26 @@ class ReplicaState(StrEnum):
     ASLEEP = "asleep"
     DRAINING = "draining"
     DEAD = "dead"
+
+
+class Part(StrEnum):
+    """What can be restarted while the fleet runs."""
+
+    GATEWAYS = "gateways"
+    CONTROL = "control"
+    ALL = "all"
+
+
+class Stage(StrEnum):
+    """Where a gateway process is in its life.
+
+    JOINING: it takes another one's place, and serves nobody yet. DRAINING: another one has taken its place; it accepts
+    no connection any more, and finishes what came on those that it has.
+    """
+
+    JOINING = "joining"
+    SERVING = "serving"
+    DRAINING = "draining"
 
 
 class Tier(StrEnum):
@@ -282,7 +304,7 @@ class FleetView(msgspec.Struct, frozen=True, tag="view"):
         generation: Grows with every change.
         models: By name; the base is among them.
         aliases: Name that clients use -> name in `models`.
-        gateways: How many share each limit, and each replica.
+        gateways: How many share each limit, and each replica; while one is replaced, both count.
         tokenizer: The path of the base's `tokenizer.json`; empty where there is none.
     """
 
@@ -348,6 +370,7 @@ class Leases(msgspec.Struct, frozen=True, tag="leases"):
         limits: Subject -> what was divided.
         periods: Field of `Limits` -> the day, or the month, that its shares are for.
         left: Subject -> field of `Limits` -> what all gateways together can still let in, in that period.
+        welcome: Gateways that may begin to serve: the others have given up what they do not need.
     """
 
     generation: int = 0
@@ -355,6 +378,7 @@ class Leases(msgspec.Struct, frozen=True, tag="leases"):
     limits: dict[str, Limits] = {}
     periods: dict[str, int] = {}
     left: dict[str, dict[str, int]] = {}
+    welcome: tuple[int, ...] = ()
 
 
 class Turns(msgspec.Struct, frozen=True, tag="turns"):
@@ -381,7 +405,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
     """What a gateway tells control each second.
 
     Attributes:
-        gateway: Its index.
+        gateway: Its index, which no other gateway has as long as it lives.
         pid: Its process.
         generation: Of the FleetView it works with.
         outstanding: Requests under way, by replica name.
@@ -396,6 +420,9 @@ class GatewayReport(msgspec.Struct, frozen=True):
         closing: Replica -> versions that it begins nothing with there, because another one waits for the slot.
         waiting: Requests that wait.
         shut: Replica -> why it gets no requests from this gateway: `open` or `half-open` (its breaker), or `held`.
+        name: As people know it, also in the name of its log. One that takes another one's place takes its name, too.
+        stage: What it does.
+        sharing: Among how many limits are shared, as far as it knows; 0 if it does not say.
     """
 
     gateway: int
@@ -412,6 +439,9 @@ class GatewayReport(msgspec.Struct, frozen=True):
     closing: dict[str, tuple[str, ...]] = {}
     waiting: int = 0
     shut: dict[str, str] = {}
+    name: str = ""
+    stage: Stage = Stage.SERVING
+    sharing: int = 0
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -524,13 +554,25 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class GatewayStatus(msgspec.Struct, frozen=True):
-    """One gateway process, as control sees it."""
+    """One gateway process, as control sees it.
+
+    Attributes:
+        index: Its number; one that takes another one's place has a new number.
+        pid: Its process.
+        connected: Whether control hears of it.
+        outstanding: Requests under way.
+        waiting: Requests that wait in it.
+        name: Also the name of its log, which it shares with the one whose place it has taken.
+        stage: What it does.
+    """
 
     index: int
     pid: int | None = None
     connected: bool = False
     outstanding: int = 0
     waiting: int = 0
+    name: str = ""
+    stage: Stage = Stage.SERVING
 
 
 class Resident(msgspec.Struct, frozen=True):

@@ -52,6 +52,8 @@ class Client:
         assert not self.over
         self.read += data
 
+    leaving = False
+
     def common_headers(self) -> bytes:
         """None."""
         return b""
@@ -254,7 +256,7 @@ class Stage:
             "waiters": len(room),
             "bytes": room.bytes,
             "queue": len(room._queue),
-            "versions": dict(room._versions),
+            "versions": dict(self.places._waiting),
             "outstanding": self.ledger.outstanding,
             "relays": self.ledger.relays,
             "busy": self.places.slots.busy,

@@ -257,7 +257,7 @@ class Simulation:
 
     def _divide(self) -> None:
         reports = [gateway.report(self._replicas) for gateway in self._gateways]
-        found = turns(self._replicas.values(), len(self._gateways), reports, self._weights)
+        found = turns(self._replicas.values(), range(len(self._gateways)), reports, self._weights)
         self.at(self.now + _TURNS_DELAY_S, lambda: self._tell(found))
         self.at(self.now + 1.0, self._divide)
 

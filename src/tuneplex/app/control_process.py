@@ -2,7 +2,10 @@
 
 ::
 
-    python -m tuneplex.app.control_process --state-dir DIR --lifeline FD
+    python -m tuneplex.app.control_process --state-dir DIR --lifeline FD [--ready FD]
+
+Only one control acts at a time: it waits for a lock that another one may hold. With `--ready` it says when it has come
+so far that the other one can end, and once more when it has taken over.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ import uvicorn
 from tuneplex.app.alive import end_when_hanging
 from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
-from tuneplex.control import Controller, Dividing, Holds, Leasing, Registry, admin_app
+from tuneplex.app.trial import Trial
+from tuneplex.control import Controller, Dividing, Holds, Leasing, Registry, Tally, admin_app
+from tuneplex.errors import TuneplexError
 from tuneplex.feed.sockets import private_socket
 from tuneplex.launchers.external import ExternalLauncher
 from tuneplex.launchers.local import LocalLauncher, inheritable
@@ -33,6 +38,7 @@ from tuneplex.records import Store
 __all__ = ["main"]
 
 _PATIENCE_S = 60.0  # with an event loop that stands still
+_LOOK_S = 0.02
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,46 +46,77 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="control")
     parser.add_argument("--state-dir", type=Path, required=True)
     parser.add_argument("--lifeline", type=int, required=True)
+    parser.add_argument("--ready", type=int)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for chatty in ("alembic", "httpx2", "httpcore2"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    asyncio.run(_run(StateDir(options.state_dir), options.lifeline, os.environ))
+    try:
+        asyncio.run(_run(StateDir(options.state_dir), options, os.environ))
+    except TuneplexError as error:
+        sys.stderr.write(f"tuneplex: {error}\n")
+        return 1
     return 0
 
 
-async def _run(state: StateDir, lifeline: int, env: Mapping[str, str]) -> None:
+async def _run(state: StateDir, options: argparse.Namespace, env: Mapping[str, str]) -> None:
     stop = asyncio.Event()
-    watch_lifeline(lifeline, stop.set)
+    watch_lifeline(options.lifeline, stop.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with connect(state.supervisor_socket) as spawner:
-        controller = _controller(state, spawner, env)
-        registry = _registry(state, controller)
-        info = state.supervisor()
-        leasing = Leasing(controller, registry, fleet_started=info.started if info else 0.0)
-        async with (
-            controller.publisher.listening(state.feed_socket),
-            _admin(controller, registry, leasing, state),
-            asyncio.TaskGroup() as group,
-        ):
-            runs = (
-                controller.run(),
-                registry.run(),
-                Dividing(controller, registry).run(),
-                end_when_hanging(_PATIENCE_S),
-            )
-            loops = [group.create_task(run) for run in runs]
-            sharing = group.create_task(leasing.run())
-            await stop.wait()
-            sharing.cancel()
-            await asyncio.wait((sharing,))  # it keeps the last counts, by the registry
-            for loop in loops:
-                loop.cancel()
+    with Trial(options.ready) as trial:
+        async with connect(state.supervisor_socket) as spawner:
+            state.read_spec()
+            trial.say("prepared")
+            if await _alone(state, stop):
+                await _act(state, spawner, env, stop, trial)
+
+
+async def _alone(state: StateDir, stop: asyncio.Event) -> bool:
+    """Wait until no other control acts; whether that came before the end."""
+    while not stop.is_set():
+        if state.try_control_lock() is not None:
+            return True
+        await asyncio.sleep(_LOOK_S)
+    return False
+
+
+async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: asyncio.Event, trial: Trial) -> None:
+    controller = _controller(state, spawner, env)
+    registry = _registry(state, controller)
+    info = state.supervisor()
+    leasing = Leasing(controller, registry, fleet_started=info.started if info else 0.0)
+    async with (
+        controller.publisher.listening(state.feed_socket),
+        _admin(controller, registry, leasing, state),
+        asyncio.TaskGroup() as group,
+    ):
+        runs = (
+            controller.run(),
+            registry.run(),
+            Dividing(controller, registry).run(),
+            end_when_hanging(_PATIENCE_S),
+            _tell(controller, trial),
+        )
+        loops = [group.create_task(run) for run in runs]
+        sharing = group.create_task(leasing.run())
+        await stop.wait()
+        sharing.cancel()
+        await asyncio.wait((sharing,))  # it keeps the last counts, by the registry
+        for loop in loops:
+            loop.cancel()
+
+
+async def _tell(controller: Controller, trial: Trial) -> None:
+    while not controller.view.models:  # noqa: ASYNC110 - it is waited for only once
+        await asyncio.sleep(_LOOK_S)
+    trial.say("serving")
+    trial.close()
 
 
 def _controller(state: StateDir, spawner: Spawner, env: Mapping[str, str]) -> Controller:
     info = state.supervisor()
+    started = info.started if info else 0.0
     local = LocalLauncher(
         spawner, sockets=state.run_directory, logs=state.logs, machine=survey(env), env=inheritable(env)
     )
@@ -90,6 +127,8 @@ def _controller(state: StateDir, spawner: Spawner, env: Mapping[str, str]) -> Co
         url=info.url if info else "",
         started=started,
         holds=Holds(state.holds_file, started),
+        tally=Tally(state.tally_file, started),
+        gateways=lambda: spawner.gateways,
         launchers={"local": local, "external": ExternalLauncher()},
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from tuneplex.app.process_table import ProcessTable
-from tuneplex.launchers.spawner import Child, Forget, Spawn, Stop, Wish
+from tuneplex.launchers.spawner import Child, Forget, Spawn, Stop
 
 __all__ = ["Keepers"]
 
@@ -41,7 +42,7 @@ class Keepers:
         """As control sees them."""
         return tuple(self._children.values())
 
-    def grant(self, wish: Wish) -> str:
+    def grant(self, wish: Spawn | Stop | Forget) -> str:
         """Do what control asks; returns why not, or an empty string."""
         match wish:
             case Spawn():
@@ -54,7 +55,7 @@ class Keepers:
     async def stop_all(self) -> None:
         """End all engines, gracefully and then for sure; each keeper sees to its own."""
         for process in self._processes.values():
-            process.terminate()
+            self._table.signal(process, signal.SIGTERM)
         await self._none_lives.wait()
 
     def _spawn(self, wish: Spawn) -> str:
@@ -87,7 +88,7 @@ class Keepers:
         process = self._processes.get(key)
         if process is None:
             return "" if key in self._children else f"there is no {key}"
-        process.terminate()
+        self._table.signal(process, signal.SIGTERM)
         return ""
 
     def _forget(self, key: str) -> str:

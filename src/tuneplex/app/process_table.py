@@ -51,6 +51,14 @@ class ProcessTable:
         self._children[child.pid] = (child, on_end)
         return child
 
+    def signal(self, child: subprocess.Popen[bytes], number: int) -> None:
+        """Send a signal to a child whose `on_end` has not been called yet.
+
+        `Popen`'s own methods look first whether it has ended, and would take that from `reap`, which calls `on_end`.
+        """
+        if child.pid in self._children:  # then its number belongs to nobody else
+            os.kill(child.pid, number)
+
     def reap(self) -> None:
         """Take note of every child that has ended; to be called on SIGCHLD."""
         while (pid := _next_ended()) is not None:

@@ -50,9 +50,11 @@ class StateDir:
     ============================ =============================================================
     `fleet.json`                 the active `FleetSpec`, mode 0600
     `lock`                       held by the supervisor for as long as it lives
+    `control.lock`               held by the control process that acts
     `supervisor.json`            `SupervisorInfo`; there once the listening socket is bound
     `logs/`                      one log for each process
     `store.db`                   tenants and keys, unless the fleet file names a database
+    `tally`                      what gateways of this start had counted when they ended
     `access.snapshot`            what gateways last knew of them, for starts while the database is down
     `replies/`                   what is kept of replies to requests with an `Idempotency-Key`
     `holds.json`                 which replicas people have drained, since this start of the fleet
@@ -111,6 +113,16 @@ class StateDir:
         return spec.store or f"sqlite:///{self.store_file.absolute()}"
 
     @property
+    def tally_file(self) -> Path:
+        """What gateways of this start had counted when they ended, for a control that is started anew."""
+        return self.path / "tally"
+
+    @property
+    def control_lock_file(self) -> Path:
+        """Held by the control process that acts; the next one waits for it."""
+        return self.path / "control.lock"
+
+    @property
     def admin_socket(self) -> Path:
         """Where control answers `/status`, `/apply` and `/metrics`."""
         return self.run_directory / "admin.sock"
@@ -161,6 +173,14 @@ class StateDir:
                 raise StateError(f"a fleet runs in {self.path} already", hint="end it with: tuneplex down")
             time.sleep(0.02)
         return descriptor
+
+    def try_control_lock(self) -> int | None:
+        """Take the lock that makes this process the only control that acts, if nobody has it; it lasts as long."""
+        descriptor = os.open(self.control_lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+        if _try_lock(descriptor):
+            return descriptor
+        os.close(descriptor)
+        return None
 
     def is_locked(self) -> bool:
         """Whether a supervisor lives, whatever files an earlier one may have left behind."""

@@ -7,6 +7,7 @@
 It reads `fleet.json` in the state directory, binds, writes `supervisor.json`, and runs until SIGTERM or SIGINT, or
 until the other end of the lifeline closes. Then: gateways finish their streams within a bounded time, control ends,
 engines end, the run directory is removed, exit code 0. A second signal kills everything at once (exit code 130).
+SIGHUP replaces the gateways, like `tuneplex restart gateways`.
 If it cannot start, it says why on stderr and exits with code 2.
 """
 
@@ -21,22 +22,23 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from tuneplex.app.crew import Crew
 from tuneplex.app.keepers import Keepers
 from tuneplex.app.listener import bind, public_url
 from tuneplex.app.process_table import ProcessTable
 from tuneplex.app.services import Service
 from tuneplex.app.state import StateDir, SupervisorInfo
 from tuneplex.app.wishes import WishServer
-from tuneplex.errors import UserError
-from tuneplex.types import Listen
+from tuneplex.errors import TuneplexError, UserError
+from tuneplex.launchers.spawner import Restart
+from tuneplex.types import Listen, Part
 
 __all__ = ["Supervisor", "main"]
 
-_GATEWAY_PATIENCE_S = 20.0
-_CONTROL_PATIENCE_S = 5.0
 _KILLED = 130
 
 
@@ -54,9 +56,9 @@ class Supervisor:
         self._listener = listener
         self._table = ProcessTable()
         self._keepers = Keepers(self._table)
-        self._wishes = WishServer(self._keepers)
-        self._control = self._service("control", "tuneplex.app.control_process", ())
-        self._gateways = [self._gateway(index, listen) for index in range(listen.gateways)]
+        self._crew = Crew(self._control, partial(self._gateway, listen), gateways=listen.gateways)
+        self._wishes = WishServer(self._keepers, self._crew)
+        self._hung_up: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._was_signalled = False
 
@@ -66,11 +68,11 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGCHLD, self._table.reap)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         if lifeline is not None:
             loop.add_reader(lifeline, self._lifeline_closed, lifeline)
         async with self._wishes.listening(self._state.supervisor_socket):
-            for service in (self._control, *self._gateways):
-                service.start()
+            self._crew.start()
             await self._stop.wait()
             await self._end()
 
@@ -85,12 +87,24 @@ class Supervisor:
             descriptors=descriptors,
         )
 
-    def _gateway(self, index: int, listen: Listen) -> Service:
-        arguments = ["--index", str(index), "--listener", str(self._listener.fileno())]
+    def _control(self) -> Service:
+        return self._service("control", "tuneplex.app.control_process", ())
+
+    def _gateway(self, listen: Listen, index: int, name: str) -> Service:
+        arguments = ["--index", str(index), "--name", name, "--listener", str(self._listener.fileno())]
         if listen.tls_cert and listen.tls_key:
             arguments += ["--tls-cert", listen.tls_cert, "--tls-key", listen.tls_key]
-        descriptors = (self._listener.fileno(),)
-        return self._service(f"gateway-{index}", "tuneplex.app.gateway_process", arguments, descriptors)
+        return self._service(name, "tuneplex.app.gateway_process", arguments, (self._listener.fileno(),))
+
+    def _hang_up(self) -> None:
+        self._hung_up = asyncio.create_task(self._renew())
+
+    async def _renew(self) -> None:
+        log = logging.getLogger(__name__)
+        try:
+            await self._crew.restart(Restart(Part.GATEWAYS), lambda step: log.info("after SIGHUP: %s", step))
+        except TuneplexError as error:
+            log.warning("after SIGHUP: %s", error)
 
     def _lifeline_closed(self, lifeline: int) -> None:
         asyncio.get_running_loop().remove_reader(lifeline)
@@ -107,8 +121,7 @@ class Supervisor:
     async def _end(self) -> None:
         """Take the fleet down from the outside in: streams need their engines until the last token."""
         self._listener.close()
-        await asyncio.gather(*(gateway.stop(_GATEWAY_PATIENCE_S) for gateway in self._gateways))
-        await self._control.stop(_CONTROL_PATIENCE_S)
+        await self._crew.end()
         await self._keepers.stop_all()
 
 

@@ -30,7 +30,7 @@ def build(*, decorated: bool) -> typer.Typer:
     look: Literal["rich"] | None = "rich" if decorated else None
     app = typer.Typer(name="tuneplex", rich_markup_mode=look, pretty_exceptions_enable=False)
     app.callback(epilog=_EPILOG)(root)
-    for command in (demo, up, down, apply, status, limits, logs, ask, doctor):
+    for command in (demo, up, down, apply, restart, status, limits, logs, ask, doctor):
         app.command()(command)
     for name, about, commands in _groups():
         group = typer.Typer(rich_markup_mode=look, help=about)
@@ -277,6 +277,30 @@ def doctor(fleet: use.OptionalFleet = None, *, port: use.Port = None, json: use.
     from tuneplex.cli import doctor as command
 
     return command.doctor(fleet, port=port, as_json=json)
+
+
+def restart(
+    part: use.Part,
+    *,
+    timeout: use.RestartTimeout = "60s",
+    drain: use.Drain = "10m",
+    json: use.Json = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """Replace processes while requests go on.
+
+    PART is gateways, control or all. New processes run the version of tuneplex that is installed now, and read TLS
+    certificates anew. Each new gateway serves before the old one stops to, in which streams finish. When a new process
+    does not come up, the old one goes on and the exit code is 1. Engines are not touched.
+
+    Example: tuneplex restart gateways
+    """
+    from tuneplex.cli import locate
+    from tuneplex.cli import restart as command
+
+    state = locate.running_fleet(state_dir, fleet)
+    return command.restart(state, part, timeout=timeout, drain=drain, as_json=json)
 
 
 def adapters_list(*, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:

@@ -10,7 +10,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from tuneplex.cli.render import note
+from tuneplex.cli.render import STAGES, gateway_name, note
 from tuneplex.types import AdapterStatus, GatewayStatus, ReplicaState, ReplicaStatus, Status
 from tuneplex.units import format_duration
 
@@ -60,10 +60,13 @@ def _adapter(before: str, now: AdapterStatus) -> Iterator[str]:
 
 
 def _gateway(before: GatewayStatus | None, now: GatewayStatus) -> Iterator[str]:
-    if now.connected and not (before and before.connected):
-        yield f"gateway-{now.index}: connected"
-    elif before and before.connected and not now.connected:
-        yield f"gateway-{now.index}: lost"
+    name, was_there = gateway_name(now), before is not None and before.connected
+    if before is not None and before.stage is not now.stage:
+        yield f"{name}: {STAGES[now.stage]}"
+    elif now.connected and not was_there:
+        yield f"{name}: connected"
+    elif was_there and not now.connected:
+        yield f"{name}: lost"
 
 
 def wanted(replica: ReplicaStatus, fleet: Status) -> int:

@@ -9,6 +9,7 @@ import typer
 
 from tuneplex.cli import complete
 from tuneplex.identity import Scope
+from tuneplex.types import Part as RestartedPart
 
 __all__ = [
     "Adapters",
@@ -21,6 +22,7 @@ __all__ = [
     "Concurrent",
     "CutStreams",
     "Detach",
+    "Drain",
     "DryRun",
     "EngineDir",
     "EnginePython",
@@ -46,6 +48,7 @@ __all__ = [
     "Now",
     "Once",
     "OptionalFleet",
+    "Part",
     "Patience",
     "Port",
     "Process",
@@ -53,6 +56,7 @@ __all__ = [
     "Replace",
     "Replica",
     "RequestsPerMinute",
+    "RestartTimeout",
     "Revoke",
     "Scopes",
     "StateDir",
@@ -97,6 +101,13 @@ Timeout = Annotated[
 ]
 Patience = Annotated[
     str, typer.Option("--timeout", metavar="TIME", help="How long an end in order may take; then it is forced.")
+]
+Part = Annotated[RestartedPart, typer.Argument(metavar="PART", help="gateways, control or all.")]
+RestartTimeout = Annotated[
+    str, typer.Option("--timeout", metavar="TIME", help="How long each new process may take to come up.")
+]
+Drain = Annotated[
+    str, typer.Option("--drain", metavar="TIME", help="How long an old gateway may finish its streams; then it ends.")
 ]
 Port = Annotated[
     int | None, typer.Option("--port", metavar="PORT", min=0, max=65535, help="The gateway's port; 0 takes any.")

@@ -5,10 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from tuneplex.cli.terminal import Cell, Sheet
-from tuneplex.types import AdapterStatus, Change, FleetSpec, ReplicaState, ReplicaStatus, Resident, Status, Tier
+from tuneplex.types import (
+    AdapterStatus,
+    Change,
+    FleetSpec,
+    GatewayStatus,
+    ReplicaState,
+    ReplicaStatus,
+    Resident,
+    Stage,
+    Status,
+    Tier,
+)
 from tuneplex.units import format_duration
 
-__all__ = ["adapters", "changes", "config", "headline", "replicas", "reserved", "waiting", "welcome"]
+__all__ = [
+    "STAGES",
+    "adapters",
+    "changes",
+    "config",
+    "gateway_name",
+    "headline",
+    "replaced",
+    "replicas",
+    "reserved",
+    "waiting",
+    "welcome",
+]
 
 _STATE_STYLES = {
     ReplicaState.REQUESTED: "yellow",
@@ -19,6 +42,11 @@ _STATE_STYLES = {
     ReplicaState.DEAD: "red",
 }
 _KIND_STYLES = {"add": "green", "remove": "red", "change": "yellow"}
+STAGES = {
+    Stage.JOINING: "starts, to take another one's place",
+    Stage.SERVING: "serves",
+    Stage.DRAINING: "was replaced, and finishes what it has",
+}
 _HOW = {"live": "nothing restarts", "rolling": "replicas restart one by one", "restart": "needs down and up"}
 
 
@@ -33,8 +61,22 @@ def headline(status: Status, now: float) -> str:
 
 def waiting(status: Status) -> tuple[str, ...]:
     """A line that tells how many requests wait in which gateway, while any do."""
-    found = [f"gateway-{gateway.index} {gateway.waiting}" for gateway in status.gateways if gateway.waiting]
+    found = [f"{gateway_name(gateway)} {gateway.waiting}" for gateway in status.gateways if gateway.waiting]
     return (f"requests wait: {', '.join(found)}",) if found else ()
+
+
+def replaced(status: Status) -> tuple[str, ...]:
+    """A line for each gateway process that is on its way in or out."""
+    return tuple(
+        f"{gateway_name(gateway)}: process {gateway.pid} {STAGES[gateway.stage]} ({gateway.outstanding} under way)"
+        for gateway in status.gateways
+        if gateway.stage is not Stage.SERVING
+    )
+
+
+def gateway_name(gateway: GatewayStatus) -> str:
+    """As in the name of its log."""
+    return gateway.name or f"gateway-{gateway.index}"
 
 
 def replicas(status: Status) -> Sheet:

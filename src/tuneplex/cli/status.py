@@ -94,7 +94,8 @@ def _notices(status: Status) -> tuple[tuple[str, str], ...]:
     """What is unusual about the fleet, a line each, with its style."""
     store = ((status.store, "yellow"),) if status.store else ()
     waiting = ((line, "yellow") for line in render.waiting(status))
-    return (*((line, "") for line in render.reserved(status)), *waiting, *store)
+    replaced = ((line, "magenta") for line in render.replaced(status))
+    return (*((line, "") for line in render.reserved(status)), *replaced, *waiting, *store)
 
 
 def _sheets(status: Status) -> tuple[Sheet, ...]:

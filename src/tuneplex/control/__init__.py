@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from tuneplex.control.holds import Holds
     from tuneplex.control.leasing import Leasing
     from tuneplex.control.registry import Registry
+    from tuneplex.control.tally import Tally
     from tuneplex.control.turns import Dividing
 
-__all__ = ["Controller", "Dividing", "Holds", "Leasing", "Registry", "admin_app"]
+__all__ = ["Controller", "Dividing", "Holds", "Leasing", "Registry", "Tally", "admin_app"]
 
 _HOMES = {
     "Controller": "controller",
@@ -21,6 +22,7 @@ _HOMES = {
     "Holds": "holds",
     "Leasing": "leasing",
     "Registry": "registry",
+    "Tally": "tally",
     "admin_app": "admin",
 }
 

@@ -15,10 +15,11 @@ import msgspec
 from tuneplex.control.actions import Action, Drain, Forget, Keep, Launch, Load, Stop, Unload
 from tuneplex.control.clock import Clock
 from tuneplex.control.decide import Situation, decide, failures, gave_up
-from tuneplex.control.figures import added, metrics_page
+from tuneplex.control.figures import metrics_page
 from tuneplex.control.holds import Holds, hold_key
 from tuneplex.control.report import Surroundings, fleet_status
 from tuneplex.control.seen import Hold, Limits, Seen
+from tuneplex.control.tally import Tally
 from tuneplex.control.view import Outlook, fleet_view, unmentioned
 from tuneplex.control.watch import Watch
 from tuneplex.engines.driver import Driver, driver_for
@@ -61,6 +62,8 @@ class Controller:
         drivers: By the kind of engine.
         holds: Which replicas somebody has told to take no requests.
         clock: Its time.
+        tally: Of gateways that have ended.
+        gateways: Tells which live, or should; those of the description, if nobody knows better.
     """
 
     def __init__(
@@ -75,6 +78,8 @@ class Controller:
         drivers: Callable[[str], Driver] = driver_for,
         holds: Holds | None = None,
         clock: Clock | None = None,
+        tally: Tally | None = None,
+        gateways: Callable[[], tuple[int, ...]] | None = None,
     ) -> None:
         self.spec = spec
         self.publisher = Publisher(self._on_report, self._on_gone)
@@ -95,13 +100,19 @@ class Controller:
         self._troubles: dict[str, tuple[float, str]] = {}
         self._starts: dict[str, float] = {}
         self._tokenizer = _tokenizer(spec.base)
-        self._ended = GatewayReport(gateway=-1, pid=0, generation=0)
+        self._tally = tally or Tally()
+        self._gateways = gateways or (lambda: tuple(range(self.spec.listen.gateways)))
         self._followers: list[Follower] = []
 
     @property
     def launcher_names(self) -> frozenset[str]:
         """What a pool's `launcher` can be here."""
         return frozenset(self._launchers)
+
+    @property
+    def gateways(self) -> tuple[int, ...]:
+        """The indexes of those that live, or should: while one is replaced, of both."""
+        return self._gateways()
 
     @property
     def view(self) -> FleetView:
@@ -159,6 +170,7 @@ class Controller:
             url=self._url,
             started=self._started,
             reports=self.publisher.reports,
+            gateways=self.gateways,
             since={name: since for name, (_state, since) in self._since.items()},
             troubles={pool: words for pool, (_at, words) in self._troubles.items()},
         )
@@ -166,7 +178,8 @@ class Controller:
 
     def metrics(self) -> bytes:
         """The fleet's Prometheus page."""
-        return metrics_page(self.situation(), self.publisher.reports, self._ended)
+        reports = self.publisher.reports
+        return metrics_page(self.situation(), reports, self._tally.total(reports))
 
     def situation(self) -> Situation:
         """All that is known now."""
@@ -262,7 +275,12 @@ class Controller:
     async def _publish(self, situation: Situation) -> None:
         generation = self._view.generation
         outlook = Outlook(
-            int(self._started), self._tokenizer, self._starts, self._troubles.keys(), ahead=self._clock.ahead
+            int(self._started),
+            self._tokenizer,
+            self._starts,
+            self._troubles.keys(),
+            ahead=self._clock.ahead,
+            gateways=len(self.gateways),
         )
         view = fleet_view(situation, outlook, generation=generation)
         if view != self._view:
@@ -351,7 +369,7 @@ class Controller:
             self._wake.set()
 
     def _on_gone(self, report: GatewayReport) -> None:
-        self._ended = added(self._ended, report)
+        self._tally.add(report)
 
 
 def _tokenizer(base: Base) -> str:

@@ -112,11 +112,8 @@ class Leasing:
             await asyncio.sleep(_PAUSE_S)
 
     def _all_heard(self) -> bool:
-        return len({report.gateway for report in self._controller.publisher.reports}) >= self._gateways
-
-    @property
-    def _gateways(self) -> int:
-        return self._controller.spec.listen.gateways
+        heard = {report.gateway for report in self._controller.publisher.reports}
+        return heard.issuperset(self._controller.gateways)
 
     async def _tell(self) -> None:
         periods, limits = self._periods, self.limits
@@ -136,7 +133,7 @@ class Leasing:
         """Decide in a thread: with thousands of subjects it takes longer than the loop may stand still."""
         self._meanwhile = []
         try:
-            return await asyncio.to_thread(self._lessor.decide, limits, self._gateways, periods, spent)
+            return await asyncio.to_thread(self._lessor.decide, limits, self._controller.gateways, periods, spent)
         finally:
             reports, self._meanwhile = self._meanwhile, None
             for report in reports:

@@ -33,6 +33,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         url: Where clients call.
         started: When the fleet was started, Unix time.
         reports: The latest report of each gateway that is connected.
+        gateways: The indexes of those that live, or should.
         since: Since when each replica is in its state, Unix times.
         troubles: By pool, why a replica could not be launched.
     """
@@ -40,6 +41,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     url: str
     started: float
     reports: tuple[GatewayReport, ...] = ()
+    gateways: tuple[int, ...] = (0,)
     since: dict[str, float] = {}
     troubles: dict[str, str] = {}
 
@@ -47,7 +49,8 @@ class Surroundings(msgspec.Struct, frozen=True):
 def fleet_status(situation: Situation, around: Surroundings) -> Status:
     """The fleet as people see it."""
     spec, seen = situation.spec, situation.seen
-    gateways = _gateways(spec.listen.gateways, around.reports)
+    latest = {report.gateway: report for report in around.reports}
+    gateways = tuple(_gateway(index, latest.get(index)) for index in around.gateways)
     connected = any(gateway.connected for gateway in gateways)
     return Status(
         name=spec.name,
@@ -76,16 +79,11 @@ def _pool_ready(situation: Situation, pool: PoolSpec) -> bool:
     )
 
 
-def _gateways(count: int, reports: Sequence[GatewayReport]) -> tuple[GatewayStatus, ...]:
-    latest = {report.gateway: report for report in reports}
-    return tuple(_gateway(index, latest.get(index)) for index in range(count))
-
-
 def _gateway(index: int, report: GatewayReport | None) -> GatewayStatus:
     if report is None:
         return GatewayStatus(index)
     outstanding = sum(report.outstanding.values())
-    return GatewayStatus(index, report.pid, connected=True, outstanding=outstanding, waiting=report.waiting)
+    return GatewayStatus(index, report.pid, True, outstanding, report.waiting, report.name, report.stage)
 
 
 def _replica(situation: Situation, replica: Seen, around: Surroundings) -> ReplicaStatus:

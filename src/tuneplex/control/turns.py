@@ -52,13 +52,12 @@ class Dividing:
             await asyncio.sleep(_PAUSE_S)
 
     async def _tell(self) -> None:
-        gateways = self._controller.spec.listen.gateways
-        if gateways < 2 or not self._heard:  # noqa: PLR2004 - one gateway has everything
-            return
         since, access = self._clock() - _SILENT_S, self._registry.access
         reports = [report for at, report in self._heard.values() if at >= since]
         weights = {tenant.name: float(tenant.weight) for tenant in access.tenants} if access is not None else {}
-        found = turns(self._controller.view.replicas, gateways, reports, weights)
+        gateways, replicas = self._controller.gateways, self._controller.view.replicas
+        alone = len(gateways) == 1  # then it has everything
+        found = Turns() if alone else turns(replicas, gateways, reports, weights)
         if msgspec.structs.replace(found, generation=self._last.generation) != self._last:
             self._last = msgspec.structs.replace(found, generation=self._last.generation + 1)
             await self._controller.publisher.publish(self._last)

@@ -29,6 +29,7 @@ class Outlook(msgspec.Struct, frozen=True):
         starts: By pool, how long its last start took, seconds.
         troubles: Pools of which a replica could not be launched.
         ahead: How far the gateways' clock is ahead of control's, seconds.
+        gateways: How many live; while one is replaced, one more than there should be.
     """
 
     created: int = 0
@@ -36,6 +37,7 @@ class Outlook(msgspec.Struct, frozen=True):
     starts: Mapping[str, float] = {}
     troubles: Collection[str] = ()
     ahead: float = 0.0
+    gateways: int = 0
 
     def told(self, time: float | None) -> float | None:
         """A time of control's, as gateways read it off their clock."""
@@ -61,7 +63,7 @@ def fleet_view(situation: Situation, outlook: Outlook, *, generation: int) -> Fl
             *(coming for pool in spec.pools for coming in _coming(situation, outlook, pool)),
         ),
         settings=spec.gateway,
-        gateways=spec.listen.gateways,
+        gateways=max(spec.listen.gateways, outlook.gateways),
         tokenizer=outlook.tokenizer,
     )
 

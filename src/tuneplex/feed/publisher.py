@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tuneplex.feed.frames import FrameError, pack, read_frame
+from tuneplex.feed.frames import FrameError, greeting, pack, read_frame, read_hello
 from tuneplex.feed.sockets import private_socket
 from tuneplex.identity import Access
 from tuneplex.types import FleetView, GatewayReport, Leases, Turns
@@ -72,11 +72,12 @@ class Publisher:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reports[writer] = None
+        writer.write(greeting())
         sending = asyncio.create_task(self._send(writer))
         try:
             await self._listen(reader, writer)
         except FrameError as error:
-            logging.getLogger(__name__).warning("a gateway was cut off, it sent no report: %s", error)
+            logging.getLogger(__name__).warning("a gateway was cut off: %s", error)
         finally:
             sending.cancel()
             last = self._reports.pop(writer)
@@ -86,6 +87,8 @@ class Publisher:
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         decoder = msgspec.msgpack.Decoder(GatewayReport)
+        if not await read_hello(reader):
+            return
         while (report := await read_frame(reader, decoder)) is not None:
             self._reports[writer] = report
             self._on_report(report)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tuneplex.feed.frames import FrameError, pack, read_frame
+from tuneplex.feed.frames import FrameError, greeting, pack, read_frame, read_hello
 from tuneplex.identity import Access
 from tuneplex.types import FleetView, GatewayReport, Leases, Turns
 
@@ -34,6 +34,9 @@ class Subscriber:
         on_lost: Called whenever control was there and is away now.
         report: Asked for what to send, every `interval_s`.
         interval_s: Seconds between reports.
+
+    Attributes:
+        connected: Set while control is there.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Subscriber:
         self._on_lost = on_lost
         self._report = report
         self._interval_s = interval_s
+        self.connected = asyncio.Event()
 
     async def run(self) -> None:
         """Stay connected until cancelled; the last thing sent is a report."""
@@ -75,15 +79,19 @@ class Subscriber:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Take values in until the other side is gone; whether all of them were understood."""
+        writer.write(greeting())
         reporting = asyncio.create_task(self._send_reports(writer))
         try:
-            await self._take_values(reader)
+            if await read_hello(reader):
+                self.connected.set()
+                await self._take_values(reader)
         except FrameError as error:
-            logging.getLogger(__name__).warning("control sent what is no value of the feed: %s", error)
+            logging.getLogger(__name__).warning("control is not understood: %s", error)
             return False
         else:
             return True
         finally:
+            self.connected.clear()
             reporting.cancel()
             if not writer.is_closing():  # uvloop refuses to write where the other side has gone
                 writer.write(pack(self._report()))

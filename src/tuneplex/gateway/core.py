@@ -176,7 +176,8 @@ class Gateway:
     @property
     def limited(self) -> bool:
         """Whether anybody or anything has limits."""
-        callers = self._principals.keyed.values() if self._principals is not None else ()
+        known = self._principals
+        callers = (*known.keyed.values(), known.anybody or _NOBODY) if known is not None else ()
         return bool(self._limited) or any(principal.subjects for principal in callers)
 
     def _know(self) -> None:
@@ -198,7 +199,7 @@ class Gateway:
             held=held,
             leases=self._admission.generation,
             busy={name: dict(versions) for name, versions in self._places.slots.busy.items()},
-            demand=self._room.demand(),
+            demand=self._room.demand(self._returns.wanted()),
             closing=self._places.slots.closing,
             waiting=len(self._room) + len(self._returns),
             shut=self._health.states(),

@@ -39,6 +39,10 @@ class Owner(Protocol):
     paused: bool
     peer: str
 
+    @property
+    def leaving(self) -> bool:
+        """The connection should end with the reply that begins now."""
+
     def common_headers(self) -> bytes:
         """Header lines that every response carries."""
 
@@ -181,6 +185,7 @@ class Exchange:
             self.transport.abort()
 
     def _render(self, headers: bytes) -> bytes:
+        self.close = self.close or self._owner.leaving
         return b"%b%bx-request-id: %b\r\n%b%b%b\r\n" % (
             STATUS_LINES[self.status],
             self._owner.common_headers(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 
 import msgspec
@@ -41,6 +42,7 @@ class Places:
         self._view = FleetView()
         self._turns = Turns()
         self._most: dict[str, int] = {}
+        self._waiting: Counter[str] = Counter()  # by version
 
     def update(self, view: FleetView) -> None:
         """Go by this view from now on."""
@@ -109,6 +111,26 @@ class Places:
         most = self._most.get(name)
         free = most is None or self._outstanding.get(name, 0) < most
         return free and name not in self._doubts and self._health.admits(name)
+
+    # --- who waits
+
+    def waits(self, version: str) -> None:
+        """One more request waits for a place, and a slot, for this version of a model."""
+        self._waiting[version] += 1
+
+    def waits_no_more(self, version: str) -> None:
+        """One of them does not."""
+        self._waiting[version] -= 1
+        if not self._waiting[version]:
+            del self._waiting[version]
+
+    def settle(self) -> bool:
+        """After all that wait were looked at: free slots for those that lack one; whether to look at all again now."""
+        now = self._clock()
+        again = self.slots.settle(self._waiting, now)
+        return again is not None and again <= now  # for a later time, `tick` is often enough
+
+    # --- who goes
 
     def began(self, attempt: Attempt) -> None:
         """A request is about to be sent."""

@@ -85,6 +85,8 @@ class ClientConnection(asyncio.Protocol):
     Args:
         handler: Answers.
         limits: Towards the client.
+        leave: Once it is set, the connection ends with its next reply. An idle one stays open until then, because a
+            request may be on its way.
         soon: Calls something a little later, on the event loop.
     """
 
@@ -97,9 +99,11 @@ class ClientConnection(asyncio.Protocol):
         server_state: ServerState,
         app_state: dict[str, Any] | None = None,  # noqa: ARG002 - the same
         _loop: asyncio.AbstractEventLoop | None = None,
+        leave: asyncio.Event | None = None,
         soon: Callable[[Callable[[], None]], object] = _soon,
     ) -> None:
         self._soon = soon
+        self._leave = leave or asyncio.Event()
         self.transport = cast("asyncio.Transport", None)
         self.paused = False
         self.peer = ""
@@ -303,6 +307,11 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = time.monotonic() + self._limits.body_s
 
     # --- what exchanges need
+
+    @property
+    def leaving(self) -> bool:
+        """The connection should end with the reply that begins now; not before what has come already is answered."""
+        return self._leave.is_set() and not (self._queue or self._backlog or self._in_head)
 
     def common_headers(self) -> bytes:
         """The `date` line, which uvicorn renews each second."""

@@ -58,6 +58,7 @@ class Recording:
         self.request_id = request_id
         self.transport = cast("asyncio.Transport", None)
         self.paused = False
+        self.leaving = False  # whoever reads it has a connection of its own
         self.status = 0
         self.content_type = b""
         self.headers = b""

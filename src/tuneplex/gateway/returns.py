@@ -7,9 +7,10 @@ in the room: somebody reads it already. All that goes out has passed `policy.eli
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -135,6 +136,13 @@ class Returns:
         """How many wait."""
         return len(self._waiting)
 
+    def wanted(self) -> Iterator[tuple[str, Sequence[Replica]]]:
+        """Of each that waits its tenant, and the replicas that may take it now, or will."""
+        for relay in self._waiting:
+            with contextlib.suppress(ApiError):
+                ready, coming = self._find(relay)
+                yield relay.asked.charge.tenant, ready or coming
+
     # --- what changes
 
     def update(self, view: FleetView) -> None:
@@ -239,7 +247,13 @@ class Returns:
     def _wait(self, relay: Relay, back: _Back) -> None:
         """Let it wait for a place."""
         self._waiting[relay] = back
+        self._places.waits(relay.asked.model.version)
         self.served()
+
+    def _out(self, relay: Relay) -> None:
+        """It waits no longer."""
+        del self._waiting[relay]
+        self._places.waits_no_more(relay.asked.model.version)
 
     def _has_prospects(self, relay: Relay, back: _Back) -> bool:
         """Whether there is anything to wait for."""
@@ -279,7 +293,10 @@ class Returns:
 
     def forget(self, relay: Relay) -> None:
         """It is over."""
-        self._waiting.pop(relay, None)
+        if relay in self._waiting:
+            self._out(relay)
+            if not self._waiting:  # else it is done when they are looked at
+                self._places.settle()
 
     # --- turns
 
@@ -293,6 +310,8 @@ class Returns:
                 if gone == _DISPATCHED_AT_ONCE:
                     self.served()
                     return
+        if self._places.settle():
+            self.served()
 
     def _goes(self, relay: Relay, back: _Back) -> bool:
         """Send it to a replica, if there is one; whether something was sent."""
@@ -302,7 +321,7 @@ class Returns:
             replica = self._choose(relay, back)
             if replica is None:
                 return False
-            del self._waiting[relay]
+            self._out(relay)
             self._send(relay, back, replica)
         except ApiError:
             relay.give_up(back.error, OUTCOMES[back.end])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +18,11 @@ from tuneplex.gateway.protocol import ClientConnection, ConnectionLimits
 
 __all__ = ["serve"]
 
+_log = logging.getLogger(__name__)
+
 _TICK_S = 0.1
 _TICKS_PER_SWEEP = 10
+_HANDSHAKE_S = 5.0
 
 
 async def serve(
@@ -27,10 +32,14 @@ async def serve(
     tls_cert: Path | str | None = None,
     tls_key: Path | str | None = None,
     stop: asyncio.Event,
+    leave: asyncio.Event | None = None,
     drain_s: int = 30,
     limits: ConnectionLimits | None = None,
 ) -> None:
     """Answer clients on `sock` until `stop` is set, then let the replies under way finish.
+
+    Once `leave` is set, it accepts nothing more, because another process does, and returns when the last connection
+    has ended: each ends with its next reply, or when it was idle for as long as it may be.
 
     Args:
         gateway: Answers.
@@ -38,11 +47,29 @@ async def serve(
         tls_cert: Certificate chain, PEM. Without it the connection is plain HTTP.
         tls_key: Its key.
         stop: Ends it. SIGTERM and SIGINT do the same.
+        leave: Leaves the socket to others.
         drain_s: How long replies under way may take at the end, seconds.
         limits: Towards clients.
     """
-    protocol = functools.partial(ClientConnection, gateway, limits or ConnectionLimits())
-    config = uvicorn.Config(
+    leave = leave or asyncio.Event()
+    protocol = functools.partial(ClientConnection, gateway, limits or ConnectionLimits(), leave=leave)
+    server = uvicorn.Server(_configured(protocol, tls_cert, tls_key, drain_s))
+    works = (_watch(gateway, server), _wait(stop, server), _leave(leave, server, _HANDSHAKE_S if tls_cert else _TICK_S))
+    helpers = [asyncio.create_task(work) for work in works]
+    try:
+        await server.serve(sockets=[sock])
+    finally:
+        for helper in helpers:
+            helper.cancel()
+        for connection in tuple(server.server_state.connections):
+            cast("ClientConnection", connection).transport.abort()
+        gateway.close()
+
+
+def _configured(
+    protocol: Callable[..., ClientConnection], tls_cert: Path | str | None, tls_key: Path | str | None, drain_s: int
+) -> uvicorn.Config:
+    return uvicorn.Config(
         _no_application,
         http=cast("type[asyncio.Protocol]", protocol),  # uvicorn only calls it
         ws="none",
@@ -56,20 +83,21 @@ async def serve(
         ssl_keyfile=tls_key,
         timeout_graceful_shutdown=drain_s,
     )
-    server = uvicorn.Server(config)
-    helpers = [asyncio.create_task(_watch(gateway, server)), asyncio.create_task(_wait(stop, server))]
-    try:
-        await server.serve(sockets=[sock])
-    finally:
-        for helper in helpers:
-            helper.cancel()
-        for connection in tuple(server.server_state.connections):
-            cast("ClientConnection", connection).transport.abort()
-        gateway.close()
 
 
 async def _wait(stop: asyncio.Event, server: uvicorn.Server) -> None:
     await stop.wait()
+    server.should_exit = True
+
+
+async def _leave(leave: asyncio.Event, server: uvicorn.Server, settle_s: float) -> None:
+    """Connections that nobody has accepted yet stay in the queue of the socket, which others have open, too."""
+    await leave.wait()
+    for listening in server.servers:
+        listening.close()
+    await asyncio.sleep(settle_s)  # what was just accepted is no connection before its TLS handshake is over
+    while server.server_state.connections:  # noqa: ASYNC110 - uvicorn's set tells nobody when it changes
+        await asyncio.sleep(_TICK_S)
     server.should_exit = True
 
 
@@ -80,7 +108,10 @@ async def _watch(gateway: Gateway, server: uvicorn.Server) -> None:
         await asyncio.sleep(_TICK_S)
         if server.should_exit:
             gateway.drain()
-        gateway.tick(time.monotonic())
+        try:
+            gateway.tick(time.monotonic())
+        except Exception:  # noqa: BLE001 - they are looked after again a moment later
+            _log.exception("timeouts could not be looked after")
         tick += 1
         if tick % _TICKS_PER_SWEEP == 0:
             for connection in tuple(server.server_state.connections):

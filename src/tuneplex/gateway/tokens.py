@@ -251,7 +251,10 @@ class _Closed(Exception):
 
 def _deliver(done: list[Pending | _Work]) -> None:
     for pending in done:
-        pending.deliver()
+        try:
+            pending.deliver()
+        except Exception:  # noqa: BLE001 - the others wait, too
+            _log.exception("nothing was made of what was counted")
 
 
 def _reach(reached: asyncio.Future[None]) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
 from tuneplex.errors import ApiError, Unavailable
@@ -98,7 +99,6 @@ class Room:
         self._weights: Mapping[str, float] = {}
         self._queue: FairQueue[Asked] = FairQueue()
         self._waiters: dict[Asked, None] = {}
-        self._versions: defaultdict[str, int] = defaultdict(int)  # how many wait for each
         self._lengths = Lengths()
         self._prospects = Prospects(self._queue, wall)
         self._groups: dict[tuple[str, ...], Group] = {}
@@ -186,7 +186,7 @@ class Room:
             asked, tenant=charge.tenant, weight=charge.weight, flow=charge.flow, share=charge.share, work=charge.work
         )
         self._waiters[asked] = None
-        self._versions[asked.group.model.version] += 1
+        self._places.waits(asked.group.model.version)
         self.bytes += asked.exchange.received
         place_free = self._places.has_any(replicas, asked.model)  # those that wait may all wait for something else
         if place_free and self._is_overfull:
@@ -236,7 +236,7 @@ class Room:
         """It waits no longer, whatever becomes of it."""
         self._queue.remove(asked.place)
         del self._waiters[asked]
-        self._forget_version(asked.group.model.version)
+        self._places.waits_no_more(asked.group.model.version)
         self.bytes -= asked.exchange.received
         asked.exchange.listener = None
 
@@ -245,7 +245,7 @@ class Room:
         self._out(asked)
         self._cancel(asked)
         if not self._waiters:  # else it is done when the queue is looked through
-            self._places.slots.settle(self._versions, self._clock())
+            self._places.settle()
         self._wake()
 
     @staticmethod
@@ -282,11 +282,6 @@ class Room:
     def _correct(self, charge: Charge, by: float) -> None:
         self._queue.correct(tenant=charge.tenant, flow=charge.flow, by=by, weight=charge.weight, share=charge.share)
 
-    def _forget_version(self, version: str) -> None:
-        self._versions[version] -= 1
-        if not self._versions[version]:
-            del self._versions[version]
-
     # --- turns
 
     def _wake(self) -> None:
@@ -309,9 +304,7 @@ class Room:
             self._go(asked, self._next)
         else:
             self._wake()
-        now = self._clock()
-        again = self._places.slots.settle(self._versions, now)
-        if again is not None and again <= now:  # for a later time, `tick` is often enough
+        if self._places.settle():
             self._wake()
 
     def _fits(self, asked: Asked) -> bool:
@@ -388,8 +381,8 @@ class Room:
             except ApiError as error:
                 self._refuse(asked, error)
             else:
-                self._forget_version(asked.group.model.version)
-                self._versions[group.model.version] += 1
+                self._places.waits_no_more(asked.group.model.version)
+                self._places.waits(group.model.version)
                 asked.group, asked.epoch = group, self._epoch
         self._stale = len(stale) > _REVIEWED_AT_ONCE
         return not self._stale
@@ -418,15 +411,19 @@ class Room:
             if asked.place.waits:
                 self._refuse(asked, _stopping())
 
-    def demand(self) -> dict[str, dict[str, float]]:
-        """As `GatewayReport.demand` wants it."""
+    def demand(self, returning: Iterable[tuple[str, Sequence[Replica]]] = ()) -> dict[str, dict[str, float]]:
+        """As `GatewayReport.demand` wants it.
+
+        Args:
+            returning: See `Returns.wanted`.
+        """
         sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         for attempt in self._ledger.attempts:
             sums[attempt.upstream.replica.name][attempt.asked.charge.tenant] += 1
-        for asked in self._waiters:
-            replicas = asked.group.replicas or asked.group.coming
+        here = ((one.charge.tenant, one.group.replicas or one.group.coming) for one in self._waiters)
+        for tenant, replicas in chain(here, returning):
             for replica in replicas:
-                sums[replica.name][asked.charge.tenant] += 1 / len(replicas)
+                sums[replica.name][tenant] += 1 / len(replicas)
         return {name: dict(tenants) for name, tenants in sums.items()}
 
 

@@ -1,4 +1,7 @@
-"""What control asks of the supervisor: start, stop and forget keepers. Newline-delimited JSON over a Unix socket.
+"""What is asked of the supervisor, mostly by control: keepers and restarts. Newline-delimited JSON over a Unix socket.
+
+The supervisor is the oldest process of a fleet, and may be of an earlier version than who asks it. So it says the
+version of what it speaks, and refuses in words what it does not know.
 
 Every answer, and every change without a question, carries the list of all children as it is now. So nothing is lost
 while control is away, and control after a restart knows as much as before: it finds in `meta` what it wrote there.
@@ -15,8 +18,25 @@ from pathlib import Path
 import msgspec
 
 from tuneplex.errors import EngineError
+from tuneplex.types import Part
 
-__all__ = ["Answer", "Child", "Forget", "Question", "Spawn", "Spawner", "Stop", "Wish", "connect"]
+__all__ = [
+    "PROTOCOL",
+    "Answer",
+    "Child",
+    "Forget",
+    "Question",
+    "Restart",
+    "Spawn",
+    "Spawner",
+    "Stop",
+    "Wish",
+    "connect",
+    "greeted",
+]
+
+PROTOCOL = 1
+"""Raised by every change that an older supervisor would misunderstand."""
 
 _LINE_LIMIT = 16 * 1024 * 1024
 
@@ -53,7 +73,21 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
     key: str
 
 
-Wish = Spawn | Stop | Forget
+class Restart(msgspec.Struct, frozen=True, tag=True):
+    """Replace processes by new ones. It is answered when that is done; whoever asks and hangs up takes it back.
+
+    Attributes:
+        part: Which.
+        patience_s: What each new one gets to come up.
+        drain_s: What each old gateway gets to finish what it has.
+    """
+
+    part: Part
+    patience_s: float = 60.0
+    drain_s: float = 600.0
+
+
+Wish = Spawn | Stop | Forget | Restart
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -86,34 +120,53 @@ class Child(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """All children as they are now; `number` is 0 when nobody asked, `error` is empty when the wish was granted."""
+    """All children as they are now.
+
+    Attributes:
+        number: Of the question, 0 when nobody asked.
+        children: All keepers.
+        error: Why the wish was not granted; empty if it was.
+        tail: The last lines of a process that did not come up.
+        step: What is being done; the answer is still to come.
+        gateways: The indexes of all gateways that live, or should.
+        protocol: The version that the supervisor speaks.
+    """
 
     number: int
     children: tuple[Child, ...]
     error: str = ""
+    tail: str = ""
+    step: str = ""
+    gateways: tuple[int, ...] = ()
+    protocol: int = 0
 
 
 class Spawner:
     """The supervisor, from control's side. Use `connect`.
 
     Attributes:
-        changed: Set whenever `children` changed; whoever waits for it clears it.
+        changed: Set whenever `children` or `gateways` changed; whoever waits for it clears it.
         lost: Set when the supervisor is gone.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, children: tuple[Child, ...]) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: Answer) -> None:
         self._reader = reader
         self._writer = writer
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._children = children
+        self._last = first
         self.changed = asyncio.Event()
         self.lost = asyncio.Event()
 
     @property
     def children(self) -> tuple[Child, ...]:
         """All keepers that were ever spawned and not yet forgotten, as the supervisor last told."""
-        return self._children
+        return self._last.children
+
+    @property
+    def gateways(self) -> tuple[int, ...]:
+        """The indexes of all gateways that live, or should, as the supervisor last told."""
+        return self._last.gateways
 
     async def ask(self, wish: Wish) -> None:
         """Have a wish granted.
@@ -148,20 +201,50 @@ class Spawner:
                     waiting.set_exception(ConnectionResetError("the supervisor is gone"))
 
     def _take(self, answer: Answer) -> None:
-        if answer.children != self._children:
-            self._children = answer.children
+        before, self._last = self._last, answer
+        if (answer.children, answer.gateways) != (before.children, before.gateways):
             self.changed.set()
         waiting = self._waiting.get(answer.number)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
 
+class _Greeting(msgspec.Struct, frozen=True):
+    """What there is in the first line of every version."""
+
+    protocol: int = 0
+
+
+def greeted(line: bytes) -> Answer:
+    """The first line that a supervisor says.
+
+    Raises:
+        EngineError: It is gone, or of another version that is not understood.
+    """
+    if not line:
+        raise EngineError("the supervisor is gone")
+    try:
+        protocol = msgspec.json.decode(line, type=_Greeting).protocol
+        if protocol == PROTOCOL:
+            return msgspec.json.decode(line, type=Answer)
+    except msgspec.MsgspecError as error:
+        raise EngineError(f"the supervisor is not understood: {error}") from error
+    raise EngineError(
+        f"the fleet's supervisor speaks version {protocol} of its protocol and this one {PROTOCOL}: "
+        "end the fleet with `tuneplex down` and start it again with `tuneplex up`"
+    )
+
+
 @contextlib.asynccontextmanager
 async def connect(path: Path) -> AsyncIterator[Spawner]:
-    """Talk to the supervisor on this socket; its list of children is there when the block begins."""
+    """Talk to the supervisor on this socket; its list of children is there when the block begins.
+
+    Raises:
+        EngineError: It is of another version.
+    """
     reader, writer = await asyncio.open_unix_connection(path, limit=_LINE_LIMIT)
     try:
-        spawner = Spawner(reader, writer, msgspec.json.decode(await reader.readline(), type=Answer).children)
+        spawner = Spawner(reader, writer, greeted(await reader.readline()))
         listening = asyncio.create_task(spawner.listen())
         try:
             yield spawner

@@ -2,8 +2,8 @@
 
 A breaker is closed while all is well. It opens when a replica fails several times in a row, or mostly fails. After a
 while it is half open: exactly one request goes, the probe. If that gets an answer the breaker closes and forgets
-what was; if it fails the breaker opens again, for twice as long. A probe of which nobody hears any more proves
-nothing, and so another one may go.
+what was; if it fails the breaker opens again, for twice as long. Where nobody hears of a probe for long another one
+may go, and the first of them to end counts: replies that take longer than that must be able to close it.
 
 Whatever began before a breaker opened or closed says nothing about the time after it: a hundred streams that all end
 because an engine hung must not count against the engine that came back meanwhile. So each request gets the number of
@@ -116,7 +116,6 @@ class Breaker:
         if not self.admits(now):
             return _NO_ERA
         self._probe_until = now + self.settings.longest_s
-        self._era = next(self._eras)
         return self._era
 
     def end(self, now: float, era: int, word: Word) -> None:

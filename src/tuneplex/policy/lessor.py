@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from tuneplex.identity import Limits
 from tuneplex.policy.leases import Want, floor, shares
 from tuneplex.policy.periods import BUDGETS
-from tuneplex.types import GatewayReport, Leases, Used
+from tuneplex.types import GatewayReport, Leases, Stage, Used
 
 __all__ = ["Lessor"]
 
@@ -27,6 +27,10 @@ class Lessor:
 
     It may be new while the gateways are not: their reports say what they go by. Until all of them have been heard,
     nobody gets more than what those that were heard hold together.
+
+    A gateway that takes another one's place makes one more for a while. It holds nothing at first, and is told its
+    shares once all others divide by so many, too; when they have given up what they do not need, it is welcome. The
+    other one goes on to be one of them until it ends.
     """
 
     def __init__(self) -> None:
@@ -41,7 +45,7 @@ class Lessor:
     def decide(
         self,
         limits: Mapping[str, Limits],
-        gateways: int,
+        gateways: Collection[int],
         periods: Mapping[str, int],
         spent: Mapping[str, Mapping[str, int]],
     ) -> Leases | None:
@@ -51,11 +55,11 @@ class Lessor:
 
         Args:
             limits: Of all subjects that have any, by name.
-            gateways: How many share them.
+            gateways: Those that live, or should.
             periods: Which it is now of each of `BUDGETS`.
             spent: Of each of them by subject, of all gateways since the period began, as far as reports tell.
         """
-        known = {index: self._gateways.setdefault(index, _Gateway()) for index in range(gateways)}
+        known = self._members(gateways)
         if self._patience and any(gateway.report is None for gateway in known.values()):
             self._patience -= 1
             return None
@@ -74,7 +78,25 @@ class Lessor:
                 left[name] = {budget.kind: amount for budget, amount in rest.items()}
             for index, share in _divide(name, limit, rest, known).items():
                 given[index][name] = share
-        return self._tell(Leases(self._last.generation, given, divided, dict(periods), left))
+        welcome = tuple(index for index in known if self._is_welcome(index, known))
+        return self._tell(Leases(self._last.generation, given, divided, dict(periods), left, welcome))
+
+    def _members(self, gateways: Collection[int]) -> dict[int, _Gateway]:
+        """Those that share; whoever joins is one of them once all others know how many that makes."""
+        self._gateways = {index: self._gateways.get(index) or _Gateway() for index in gateways}
+        if all(one.shares_among(len(gateways)) for one in self._gateways.values()):
+            return self._gateways
+        for one in self._gateways.values():
+            if one.joins:
+                one.put_off()
+        return {index: one for index, one in self._gateways.items() if not one.joins}
+
+    def _is_welcome(self, index: int, known: Mapping[int, _Gateway]) -> bool:
+        """Whether a gateway that joins was told its shares, and the others go by what it was told they would."""
+        one = known[index]
+        if one.joins and one.first:
+            one.welcome = all(other.goes_by(one.first) for other in known.values() if other is not one)
+        return one.welcome and one.report is not None and one.report.stage is Stage.JOINING
 
     def _tell(self, new: Leases) -> Leases | None:
         newest = max((known.report.leases for known in self._gateways.values() if known.report is not None), default=0)
@@ -91,6 +113,8 @@ class _Gateway:
 
     def __init__(self) -> None:
         self.report: GatewayReport | None = None
+        self.welcome = False
+        self.first = 0  # the leases in which it was told something first
         self._since = 0
         self._told: deque[tuple[int, dict[str, Limits]]] = deque()
 
@@ -105,8 +129,33 @@ class _Gateway:
         while len(self._told) > 1 and self._told[0][0] < self._since:
             self._told.popleft()
 
+    @property
+    def joins(self) -> bool:
+        """It serves nobody yet, and has not been told that it may."""
+        return self.report is not None and self.report.stage is Stage.JOINING and not self.welcome
+
+    def shares_among(self, gateways: int) -> bool:
+        """Whether it goes by no more than what it may among so many, as far as it was heard."""
+        return self.report is not None and self.report.sharing >= gateways
+
+    def least(self, limit: int, gateways: int) -> int:
+        """What it may let in of a limit of which it was told no share; it may not know yet how many there are."""
+        if self.joins:
+            return 0
+        return floor(limit, self.report.sharing or gateways if self.report is not None else gateways)
+
+    def put_off(self) -> None:
+        """It is not told anything this time, and what it was told counts no more: it serves nobody yet."""
+        self.first = 0
+        self._told.clear()
+
+    def goes_by(self, generation: int) -> bool:
+        """Whether it goes by these leases, or newer ones, as far as it was heard."""
+        return self.report is not None and self.report.leases >= generation
+
     def told(self, generation: int, known: dict[str, Limits]) -> None:
         """It may go by these from any moment on."""
+        self.first = self.first or generation
         self._told.append((generation, known))
         if len(self._told) > _REMEMBERED:  # it does not say what it goes by: the larger of two counts for both
             first, second = self._told.popleft(), self._told.popleft()
@@ -120,6 +169,11 @@ class _Gateway:
         """What it has let in of a subject."""
         return self.report.used.get(name, _NEVER_USED) if self.report is not None else _NEVER_USED
 
+    def wanted(self, name: str, kind: str) -> int:
+        """What it would let in if it could; who is leaving its place needs to let in no more than comes by chance."""
+        leaves = self.report is not None and self.report.stage is Stage.DRAINING
+        return 0 if leaves else getattr(self.used(name).wanted, kind) or 0
+
     def held(self, name: str, kind: str, least: int) -> int:
         """The largest share that it may go by; where it was told none it goes by the least."""
         found = (getattr(share, kind) for share in self._held(name))
@@ -127,7 +181,9 @@ class _Gateway:
 
     def _held(self, name: str) -> Iterator[Limits]:
         report = self.report
-        if report is not None and name in report.held:
+        if report is not None and report.stage is Stage.JOINING:
+            pass  # it goes by nothing before it is welcome, and then by no older leases than those that say so
+        elif report is not None and name in report.held:
             yield report.held[name]
         elif report is None or not self._told or report.leases < self._told[0][0]:
             yield _NEVER_TOLD  # else what it goes by is among what it was told
@@ -175,12 +231,11 @@ def _divide(
     ):
         limit = getattr(limits, kind)
         if limit is not None:
-            least = floor(limit, len(gateways))
             wants = {
                 index: Want(
-                    max(least, one.held(name, kind, least)),
+                    one.held(name, kind, one.least(limit, len(gateways))),
                     getattr(one.used(name), use),
-                    getattr(one.used(name).wanted, kind) or 0,
+                    one.wanted(name, kind),
                 )
                 for index, one in gateways.items()
             }
@@ -197,10 +252,12 @@ def _shares(found: Mapping[str, int | None]) -> Limits:
 
 def _divide_rest(name: str, budget: _Budget, left: int, gateways: Mapping[int, _Gateway]) -> dict[int, int]:
     """What is left of a period is divided, and added to what each has had of it."""
-    kind, least = budget.kind, floor(budget.limit, len(gateways))
+    kind, count = budget.kind, len(gateways)
     used = {index: _spent(one.used(name), budget) for index, one in gateways.items()}
     wants = {
-        index: Want(max(0, one.held(name, kind, least) - used[index]), 0, getattr(one.used(name).wanted, kind) or 0)
+        index: Want(
+            max(0, one.held(name, kind, one.least(budget.limit, count)) - used[index]), 0, one.wanted(name, kind)
+        )
         for index, one in gateways.items()
     }
     return {index: used[index] + part for index, part in shares(left, _with_unheard(left, wants, gateways)).items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from tuneplex.types import GatewayReport, Replica, Turns
 
@@ -14,18 +14,21 @@ _LEAST_PART = 0.1
 
 
 def turns(
-    replicas: Iterable[Replica], gateways: int, reports: Iterable[GatewayReport], weights: Mapping[str, float]
+    replicas: Iterable[Replica],
+    gateways: Collection[int],
+    reports: Iterable[GatewayReport],
+    weights: Mapping[str, float],
 ) -> Turns:
     """How the gateways should share the replicas now; its generation is for the caller to say.
 
     Args:
         replicas: All there are.
-        gateways: How many there are; those without a report want nothing.
+        gateways: Those that there are; those without a report want nothing.
         reports: The latest ones.
         weights: Of tenants; of one that is missing it is 1.
     """
-    latest = {report.gateway: report for report in reports if report.gateway < gateways}
-    wanted = {index: latest[index].demand if index in latest else {} for index in range(gateways)}
+    latest = {report.gateway: report for report in reports if report.gateway in gateways}
+    wanted = {index: latest[index].demand if index in latest else {} for index in gateways}
     divided = {
         replica.name: places(
             replica.concurrent, {index: demand.get(replica.name, {}) for index, demand in wanted.items()}, weights

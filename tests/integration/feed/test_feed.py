@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tuneplex.feed import Publisher, Subscriber
-from tuneplex.feed.frames import FrameError, pack, read_frame
+from tuneplex.feed.frames import PROTOCOL, FrameError, Hello, greeting, pack, read_frame, read_hello
 from tuneplex.feed.sockets import private_socket
 from tuneplex.identity import Access, Key, Limits, Tenant
 from tuneplex.types import FleetView, GatewayReport, Leases, Model, Replica, Turns
@@ -202,7 +202,7 @@ async def test_a_slow_gateway_gets_the_latest_view_only(path: Path) -> None:
     publisher = Publisher()
     async with publisher.listening(path):
         reader, writer = await asyncio.open_unix_connection(path)
-        await until(lambda: publisher.connected)
+        assert await read_hello(reader)
         many = {f"model-{number}": Model("m" * 100, "v") for number in range(5000)}
         for generation in range(100):
             await publisher.publish(FleetView(generation, many))
@@ -223,9 +223,35 @@ async def test_noise_is_cut_off(path: Path) -> None:
     async with publisher.listening(path), subscribed(path):
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"\xff\xff\xff\xff noise")
-        assert await reader.read() == b""
+        assert await reader.read() == greeting()
         writer.close()
         await until(lambda: publisher.connected == 1 and publisher.reports)
+
+
+async def test_a_gateway_of_another_version_is_cut_off(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Control says which version of the feed the other side speaks, and takes none of its reports."""
+    publisher = Publisher()
+    async with publisher.listening(path):
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(pack(Hello(PROTOCOL + 1)) + pack(GatewayReport(0, 1, 1)))
+        assert await reader.read() == greeting()
+        writer.close()
+        assert publisher.reports == ()
+    assert f"it speaks version {PROTOCOL + 1} of the feed and this process version {PROTOCOL}" in caplog.text
+
+
+async def test_a_control_of_another_version_changes_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A gateway goes on with what it knows, and says which version of the feed control speaks."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(pack(Hello(PROTOCOL + 1)) + pack(FleetView(7)))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_unix_server(speak, path=str(path))
+    async with server, subscribed(path) as gateway:
+        await until(lambda: "restart the older one" in caplog.text)
+        assert gateway.views == []
 
 
 async def test_a_control_that_is_not_understood_is_asked_again_later(path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.support.front import VERSIONS
 from tests.support.returning import fronting, tries, whole
 from tuneplex.policy import End, verdict
 from tuneplex.testing import FakeEngine, Script
-from tuneplex.types import ReplicaState, Retries, Waiting
+from tuneplex.types import ReplicaState, Retries, Timeouts, Waiting
 
 
 async def test_a_hedge_that_cannot_be_made_costs_nothing(engines: list[FakeEngine], tokenizer: str) -> None:
@@ -123,3 +123,73 @@ async def test_an_engine_that_has_failed_once_is_better_than_one_that_is_away(
         reply = await asyncio.wait_for(front.chat(), 5)
         assert reply.status == 200
         assert tries(engines) == [2, 0]
+
+
+async def test_a_stream_gets_a_slot_where_it_goes_on(engines: list[FakeEngine], tokenizer: str) -> None:
+    """Though requests with another adapter have it, one after the other without a pause: they have to wait."""
+    async with fronting(engines, tokenizer, waiting=Waiting(longest_s=5)) as front:
+        view = front.gateway.view
+        one, two = view.replicas
+        one = msgspec.structs.replace(one, serves={name: name for name in one.serves if "v2" not in name})
+        two = msgspec.structs.replace(two, slots=1)
+        front.gateway.update(msgspec.structs.replace(view, replicas=(one, two)))
+        engines[0].script(Script(silent_after_chunks=4))
+        engines[1].script(*[Script(before_headers_s=0.1)] * 200)
+
+        async def crowd() -> None:
+            while True:
+                assert (await front.chat("contacts-v2", max_tokens=1)).status == 200
+
+        crowds = [asyncio.create_task(crowd())]
+        await asyncio.sleep(0.05)
+        crowds.append(asyncio.create_task(crowd()))
+        try:
+            assert whole(await front.chat(stream=True, max_tokens=30))
+        finally:
+            for one_crowd in crowds:
+                one_crowd.cancel()
+            await asyncio.gather(*crowds, return_exceptions=True)
+        assert not front.gateway.report().closing
+
+
+async def test_control_hears_of_streams_that_wait_for_a_place(engines: list[FakeEngine], tokenizer: str) -> None:
+    """So that a gateway gets its share of an engine that only such streams want."""
+    timeouts = Timeouts(between_chunks_s=0.5)
+    async with fronting(engines, tokenizer, timeouts=timeouts) as front:
+        view = front.gateway.view
+        two = msgspec.structs.replace(view.replicas[1], concurrent=1)
+        front.gateway.update(msgspec.structs.replace(view, replicas=(view.replicas[0], two)))
+        engines[1].script(Script(lockstep=True))
+        engines[0].script(Script(silent_after_chunks=4))
+        asking = asyncio.create_task(front.chat(stream=True, max_tokens=8))
+        await engines[0].arrived(1)
+        other = asyncio.create_task(front.chat("contacts-v2", stream=True, max_tokens=5))
+        await engines[1].arrived(1)
+        report = front.gateway.report
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            if report().waiting:
+                break
+        wanted = report().demand
+        engines[1].requests[0].release(99)
+        assert wanted == {"r0": {"default": 0.5}, "r1": {"default": 1.5}}
+        assert whole(await asking)
+        await other
+        assert (report().waiting, report().demand) == (0, {})
+
+
+async def test_a_defect_in_one_request_does_not_end_the_timeouts_of_all(
+    engines: list[FakeEngine], tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked after again a moment later."""
+    async with fronting(engines[:1], tokenizer, tries=1) as front:
+        ticks: list[float] = []
+
+        def tick(now: float) -> None:
+            ticks.append(now)
+            if len(ticks) == 1:
+                raise ZeroDivisionError
+
+        monkeypatch.setattr(front.gateway.idempotency, "tick", tick)
+        engines[0].script(Script(silent_before_headers=True))
+        assert (await asyncio.wait_for(front.chat(), 5)).status == 504

@@ -23,6 +23,7 @@ from tuneplex.types import (
     ReplicaStatus,
     Residency,
     Resident,
+    Stage,
     Status,
     Tier,
 )
@@ -326,3 +327,16 @@ def test_a_dead_replica_that_was_drained_says_so() -> None:
     """Who wonders why it serves nobody once it is back need not search."""
     dead = replica(ReplicaState.DEAD, detail="ended by signal 9", held="drain")
     assert render.note(dead) == "ended by signal 9; drained by hand"
+
+
+def test_gateways_that_are_replaced() -> None:
+    """Whoever looks sees which process takes whose place, and what the old one still has; else there is no line."""
+    new, old = GatewayStatus(2, 9, True, name="gateway-0", stage=Stage.JOINING), GatewayStatus(0, 7, True, 3)
+    before = Status("f", "u", "b", ready=True, started=0, gateways=(old, new))
+    after = msgspec.structs.replace(
+        before, gateways=(msgspec.structs.replace(old, name="gateway-0", stage=Stage.DRAINING),)
+    )
+    assert render.replaced(before) == ("gateway-0: process 9 starts, to take another one's place (0 under way)",)
+    assert render.replaced(after) == ("gateway-0: process 7 was replaced, and finishes what it has (3 under way)",)
+    assert render.replaced(msgspec.structs.replace(before, gateways=(old,))) == ()
+    assert news.news(before, after) == ("gateway-0: was replaced, and finishes what it has",)

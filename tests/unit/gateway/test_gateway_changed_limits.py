@@ -32,15 +32,15 @@ class ChangingWorld(World):
 
     def learn(self, who: int, _: int) -> None:
         """A gateway, or control, hears of it."""
-        who %= self.gateways + 1
-        if who == self.gateways:
+        who %= len(self.known) + 1
+        if who == len(self.known):
             self.subject = self.newest
         else:
             self.known[who] = self.newest
 
     def ask(self, index: int, tokens: int, least: int | None = None) -> bool:  # noqa: ARG002 - there is no money
         """One request at one gateway; whether it was let in."""
-        index %= self.gateways
+        index %= len(self.known)
         process = self.processes[index]
         try:
             ticket = process.admission.admit((self.known[index],), tokens, self.now, WALL + self.now)
@@ -62,7 +62,7 @@ class ChangingWorld(World):
         assert self.kind != "tokens_per_minute" or sum(tokens) <= allowed
 
 
-WEIGHTS = {step.__name__: weight for step, weight in STEPS.items()} | {"change": 1, "learn": 4, "kill": 0}
+WEIGHTS = {step.__name__: weight for step, weight in STEPS.items()} | {"change": 1, "learn": 4, "kill": 0, "join": 0}
 ALL_STEPS = [step for step, weight in WEIGHTS.items() for _ in range(weight)]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import count
 from random import Random
+from typing import NamedTuple
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +15,7 @@ from tuneplex.errors import RateLimited
 from tuneplex.gateway.admission import Admission, Cost, Ticket
 from tuneplex.identity import Limits, Subject
 from tuneplex.policy import Lessor, ceiling, floor, periods_at
-from tuneplex.types import GatewayReport, Leases, Spent, Used
+from tuneplex.types import GatewayReport, Leases, Spent, Stage, Used
 
 NAME = "tenant acme"
 BUDGETS = ("tokens_per_day", "money_per_month")
@@ -48,22 +50,60 @@ class LetIn:
         return True
 
 
+class News(NamedTuple):
+    """What control has published: shares, after so many views, in the last of which there were so many gateways."""
+
+    leases: Leases | None
+    view: int
+    gateways: int
+
+
 class Process:
     """One gateway process: its admission, what it let in, and what was published to it that it has not taken yet."""
 
-    def __init__(self, index: int, pid: int, gateways: int, latest: Leases | None) -> None:
+    def __init__(self, index: int, pid: int, latest: News, stage: Stage = Stage.SERVING) -> None:
         self.index = index
         self.pid = pid
+        self.stage = stage
         self.admission = Admission(index)
-        self.admission.share_among(gateways)
-        self.inbox = [latest] if latest is not None else []
+        self.views = -1
+        self.see(latest)
+        self.inbox = [latest] if latest.leases is not None else []
         self.events: list[LetIn] = []
         self.under_way: list[LetIn] = []
 
     def report(self, now: float) -> GatewayReport:
         """What it says of itself."""
         used, held = self.admission.report(now, WALL + now)
-        return GatewayReport(self.index, self.pid, 0, used=used, held=held, leases=self.admission.generation)
+        return GatewayReport(
+            self.index,
+            self.pid,
+            0,
+            used=used,
+            held=held,
+            leases=self.admission.generation,
+            stage=self.stage,
+            sharing=self.sharing,
+        )
+
+    def see(self, news: News) -> None:
+        """Learn how many there are; what is older than what it knows cannot come any more."""
+        if news.view > self.views:
+            self.views, self.sharing = news.view, news.gateways
+            self.admission.share_among(news.gateways)
+
+    def take(self, news: News) -> None:
+        """Go by shares that were published, and by all views before them."""
+        self.see(news)
+        if news.leases is not None:
+            self.admission.lease(news.leases)
+            if self.stage is Stage.JOINING and self.index in news.leases.welcome:
+                self.stage = Stage.SERVING
+
+    def is_over(self, now: float) -> bool:
+        """Whether it has left its place, and nothing that it has let in counts by the minute any more."""
+        recent = any(event.at > now - MINUTE_S - 1 for event in self.events)
+        return self.stage is Stage.DRAINING and not self.under_way and not recent
 
     def let_in(self, now: float) -> tuple[int, int]:
         """Requests and tokens of the last minute."""
@@ -81,10 +121,12 @@ class World:
 
     def __init__(self, limits: Limits, gateways: int) -> None:
         self.subject = Subject(NAME, limits)
-        self.gateways = gateways
         self.now = 1000.0
         self.pids = count(1)
-        self.latest: Leases | None = None
+        self.indexes = count(gateways)
+        self.latest = News(None, 0, gateways)
+        self.handed_over = False
+        self.replaced: tuple[Process, Process] | None = None  # the old one and the new one
         self.lessor = Lessor()
         self.reports: list[GatewayReport] = []
         self.heard_pids: dict[int, int] = {}
@@ -93,11 +135,13 @@ class World:
         self.dead = dict.fromkeys(BUDGETS, 0)
         self.lost_by_kills = dict.fromkeys(BUDGETS, 0)
         self.refused: RateLimited | None = None
-        self.processes = [Process(index, next(self.pids), gateways, None) for index in range(gateways)]
+        self.processes = [Process(index, next(self.pids), self.latest) for index in range(gateways)]
 
     def ask(self, index: int, tokens: int, least: int | None = None) -> bool:
         """One request at one gateway; whether it was let in."""
-        process = self.processes[index % self.gateways]
+        process = self.processes[index % len(self.processes)]
+        if process.stage is Stage.JOINING:
+            return False
         cost = Cost(tokens * PRICE, (tokens if least is None else least) * PRICE)
         try:
             ticket = process.admission.admit((self.subject,), tokens, self.now, WALL + self.now, cost)
@@ -114,7 +158,7 @@ class World:
 
     def grow(self, index: int, by: int) -> None:
         """The streams of a gateway go on, some beyond what was reserved for them, until their limit ends them."""
-        process = self.processes[index % self.gateways]
+        process = self.processes[index % len(self.processes)]
         if self.subject.limits.cut_streams:
             for _ in range(by):
                 process.under_way = [event for event in process.under_way if event.grow()]
@@ -126,7 +170,7 @@ class World:
 
     def finish(self, index: int, _: int) -> None:
         """A request is over."""
-        process = self.processes[index % self.gateways]
+        process = self.processes[index % len(self.processes)]
         if process.under_way:
             process.under_way.pop(0).ticket.settle(None)
 
@@ -134,9 +178,13 @@ class World:
         """Time passes."""
         self.now += tenths / 10
 
+    def rest(self, seconds: int, _: int = 0) -> None:
+        """Much time passes."""
+        self.now += 5 * seconds
+
     def send_report(self, index: int, _: int = 0) -> None:
         """A report is on its way."""
-        self.reports.append(self.processes[index % self.gateways].report(self.now))
+        self.reports.append(self.processes[index % len(self.processes)].report(self.now))
 
     def hear(self, which: int, lost: int = 1) -> None:
         """One of the reports under way arrives, or is lost."""
@@ -156,44 +204,102 @@ class World:
         """Control publishes shares, if there is something new."""
         spent = {kind: {NAME: sum(counts.values())} for kind, counts in self.counted.items() if any(counts.values())}
         now = periods_at(WALL + self.now)
-        leases = self.lessor.decide({NAME: self.subject.limits}, self.gateways, now, spent)
+        living = [process.index for process in self.processes]
+        leases = self.lessor.decide({NAME: self.subject.limits}, living, now, spent)
         if leases is not None:
-            self.latest = leases
+            self.latest = self.latest._replace(leases=leases)
             for process in self.processes:
-                process.inbox.append(leases)
+                process.inbox.append(self.latest)
+
+    def view(self, _: int = 0, __: int = 0) -> None:
+        """Control publishes how many gateways there are, if that has changed."""
+        if self.latest.gateways != len(self.processes):
+            self.latest = self.latest._replace(view=self.latest.view + 1, gateways=len(self.processes))
+
+    def see(self, index: int, _: int = 0) -> None:
+        """The latest view arrives."""
+        self.processes[index % len(self.processes)].see(self.latest)
 
     def take(self, index: int, which: int = 0) -> None:
         """One of the publications under way arrives, not always in order."""
-        process = self.processes[index % self.gateways]
+        process = self.processes[index % len(self.processes)]
         if process.inbox:
-            process.admission.lease(process.inbox.pop(which % len(process.inbox)))
+            process.take(process.inbox.pop(which % len(process.inbox)))
 
     def exchange(self, heard: int, reached: int) -> None:
         """Some are heard, and what follows from it reaches some, before anything else that is under way."""
-        for index in range(self.gateways):
+        for index in range(len(self.processes)):
             if heard >> index & 1:
                 self.send_report(index)
                 self.hear(-1)
         self.decide()
-        for index in range(self.gateways):
+        for index in range(len(self.processes)):
             if reached >> index & 1:
                 self.take(index, -1)
 
     def kill(self, index: int, _: int) -> None:
-        """A gateway dies with all that it knew, and another process takes its place."""
-        index %= self.gateways
+        """A gateway dies with all that it knew, and another process takes its place.
+
+        Not one that holds less than its part of the even half, as after a hand-over: with that its successor begins.
+        """
+        index %= len(self.processes)
         old = self.processes[index]
-        for kind, spent in old.spent().items():
-            self.dead[kind] += spent
-            least = floor(getattr(self.subject.limits, kind) or 0, self.gateways)
-            self.lost_by_kills[kind] += max(least, spent)
-        self.processes[index] = Process(index, next(self.pids), self.gateways, self.latest)
+        if self.holds_little(old):
+            return
+        if old.stage is not Stage.JOINING:
+            for kind, spent in old.spent().items():
+                self.dead[kind] += spent
+                least = floor(getattr(self.subject.limits, kind) or 0, old.sharing)
+                self.lost_by_kills[kind] += max(least, spent)
+        if old.stage is Stage.SERVING:
+            self.processes[index] = new = Process(old.index, next(self.pids), self.latest)
+            while self.handed_over and new.inbox:  # then parts of the even half change, and a process waits for its own
+                self.take(index)
+        else:
+            del self.processes[index]
+        if self.replaced is not None and old is self.replaced[1]:
+            self.replaced = None
+        elif self.replaced is not None and old is self.replaced[0]:
+            self.replaced = self.processes[index], self.replaced[1]
+
+    def holds_little(self, process: Process) -> bool:
+        """Whether its shares are smaller than what a gateway that was told nothing goes by."""
+        told, untold = process.admission._held(self.subject), Process(-1, 0, self.latest).admission._held(self.subject)
+        amounts = zip(msgspec.structs.astuple(told), msgspec.structs.astuple(untold), strict=True)
+        return any(amount < least for amount, least in amounts if amount is not None and least is not None)
+
+    def join(self, index: int = 0, _: int = 0) -> None:
+        """Another process begins to take the place of a gateway."""
+        old = self.processes[index % len(self.processes)]
+        if self.replaced is None and old.stage is Stage.SERVING and len(self.processes) < 6:
+            new = Process(next(self.indexes), next(self.pids), self.latest, Stage.JOINING)
+            self.processes.append(new)
+            self.replaced = old, new
+            self.handed_over = True
+
+    def leave(self, _: int = 0, __: int = 0) -> None:
+        """The new one serves, so the old one is told to finish what it has."""
+        if self.replaced is not None and self.replaced[1].stage is Stage.SERVING:
+            self.replaced[0].stage = Stage.DRAINING
+            self.replaced = None
+
+    def end(self, index: int, _: int = 0) -> None:
+        """One that has finished ends; its last report is heard."""
+        index %= len(self.processes)
+        old = self.processes[index]
+        if old.is_over(self.now):
+            self.reports = [report for report in self.reports if report.pid != old.pid]
+            self.send_report(index)
+            self.hear(-1)
+            for kind, spent in old.spent().items():
+                self.dead[kind] += spent
+            del self.processes[index]
 
     def restart_control(self, _: int, __: int) -> None:
         """Control dies and another begins; what was under way is lost with the connections."""
         self.lessor = Lessor()
         self.lessor._patience = 0  # so that those who were not heard are not waited for
-        self.latest = None
+        self.latest = self.latest._replace(leases=None)
         self.reports = []
         for process in self.processes:
             process.inbox = []
@@ -201,7 +307,9 @@ class World:
     def cycle(self, _: int = 0, __: int = 0) -> None:
         """A second as it should be."""
         self.wait(10)
-        for index in range(self.gateways):
+        self.view()
+        for index in range(len(self.processes)):
+            self.see(index)
             self.send_report(index)
         while self.reports:
             self.hear(0)
@@ -209,11 +317,13 @@ class World:
         for index, process in enumerate(self.processes):
             while process.inbox:
                 self.take(index)
+        self.leave()
 
     def check(self) -> None:
         """Nothing was let in that should not have been, and nobody may let in more than there is."""
         limits = self.subject.limits
-        held = [process.admission._held(self.subject) for process in self.processes]
+        serving = (process for process in self.processes if process.stage is not Stage.JOINING)
+        held = [process.admission._held(self.subject) for process in serving]
         for kind in ("requests_per_minute", "tokens_per_minute", "concurrent"):
             limit = getattr(limits, kind)
             assert limit is None or sum(getattr(one, kind) for one in held) <= limit, f"{kind} is held too often"
@@ -234,6 +344,7 @@ STEPS: dict[Callable[[World, int, int], object], int] = {
     World.grow: 4,
     World.finish: 4,
     World.wait: 2,
+    World.rest: 1,
     World.send_report: 2,
     World.hear: 2,
     World.decide: 1,
@@ -242,6 +353,11 @@ STEPS: dict[Callable[[World, int, int], object], int] = {
     World.cycle: 2,
     World.kill: 1,
     World.restart_control: 1,
+    World.view: 1,
+    World.see: 1,
+    World.join: 1,
+    World.leave: 1,
+    World.end: 2,
 }
 ALL_STEPS = [step for step, weight in STEPS.items() for _ in range(weight)]
 KINDS = (
@@ -357,7 +473,7 @@ def test_a_period_that_is_over_does_not_count() -> None:
     for period, left in ((5, 100), (6, 10), (7, 10)):  # a clock may be ahead
         lessor = Lessor()
         lessor.heard(GatewayReport(0, 1, 0, used={NAME: Used(spent={kind: Spent(period, 90) for kind in BUDGETS})}))
-        leases = lessor.decide({NAME: limits}, 1, dict.fromkeys(BUDGETS, 6), {})
+        leases = lessor.decide({NAME: limits}, (0,), dict.fromkeys(BUDGETS, 6), {})
         assert leases is not None
         assert leases.left[NAME] == dict.fromkeys(BUDGETS, left)
 

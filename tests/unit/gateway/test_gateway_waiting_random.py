@@ -133,7 +133,7 @@ class Chaos:
         assert len(room._queue) == len(room) == len(waiting)
         assert room.bytes == sum(one.exchange.received for one in waiting)
         assert all(one.place.waits and one.exchange.listener is one for one in waiting)
-        assert sum(room._versions.values()) == len(waiting)
+        assert sum(stage.places._waiting.values()) == len(waiting)
         assert len(waiting) <= stage.view.settings.waiting.requests
         sent = {asked for asked, _ in stage.sent}
         assert len(sent) == len(stage.sent), "something was sent twice"

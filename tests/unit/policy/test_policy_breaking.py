@@ -118,17 +118,25 @@ def test_a_probe_that_proves_nothing_lets_the_next_one_go() -> None:
     assert one.is_closed(105.5)
 
 
-def test_a_lost_probe_does_not_block_it_for_ever() -> None:
-    """Where nobody hears of a probe any more another one goes, and then only that one's end counts."""
+@pytest.mark.parametrize("word, state", [(Word.WELL, "closed"), (Word.FAILED, "open")])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_lost_probe_does_not_block_it_for_ever(word: Word, state: str, *, late: bool) -> None:
+    """Where nobody hears of a probe for long another one goes, and whichever ends first decides."""
     one = opened(100.0)
     lost = one.begin(105.0)
     assert not one.admits(134.9)
     second = one.begin(135.0)
     assert not one.admits(135.0)
-    one.end(136.0, lost, Word.WELL)
-    assert one.state(136.0) == "half-open"
-    one.end(136.0, second, Word.FAILED)
-    assert one.state(136.0) == "open"
+    one.end(136.0, lost if late else second, word)
+    assert one.state(136.0) == state
+
+
+def test_replies_that_take_longer_than_probes_may_close_it() -> None:
+    """However long each takes, and though another one goes in between each time."""
+    one = opened(100.0)
+    probes = [one.begin(105.0 + 30.0 * number) for number in range(3)]
+    one.end(170.0, probes[0], Word.WELL)
+    assert one.state(170.0) == "closed"
 
 
 def test_what_began_before_does_not_count_after() -> None:
