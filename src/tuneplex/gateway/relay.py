@@ -104,6 +104,7 @@ class Relay:
         hedge: The attempt that was made beside a silent one, while nobody knows which of them is faster.
         tries: Attempts since the last one that brought a token.
         tried: The endpoints that they went to.
+        spent: Those of them that are not worth another try.
         losses: Those of them at which engines may have ended.
         may_stop: Its stream may end at a stop string that its engine does not see.
         over: `close` has been called.
@@ -119,6 +120,7 @@ class Relay:
     losses: tuple[Loss, ...] = ()
     may_stop = False
     tried: frozenset[str] = frozenset()
+    spent: frozenset[str] = frozenset()
     used: Usage | None = None
     answer: StreamAnswer | WholeAnswer | LongAnswer | None = None
     _prompt_bytes = 0
@@ -211,10 +213,14 @@ class Relay:
         """Remember what has become of an attempt, for the next one."""
         tokens = 0 if self.journal is None else self.journal.tokens
         if tokens > self._reached:
-            self._reached, self.tries, self.tried, self.losses = tokens, 1, frozenset(), ()
+            self._reached, self.tries, self.losses = tokens, 1, ()
+            self.tried = self.spent = frozenset()
         if not self.attempts:
             self.hedge = None
-        self.tried |= {attempt.upstream.replica.endpoint}
+        endpoint = attempt.upstream.replica.endpoint
+        self.tried |= {endpoint}
+        if not attempt.verdict.same:
+            self.spent |= {endpoint}
         if attempt.verdict.died:
             self.losses += (Loss(attempt.upstream, time.monotonic(), attempt.ended is End.DEAD),)
 

@@ -61,8 +61,7 @@ class _Back(msgspec.Struct):
     Attributes:
         error: What its client is told if nothing comes of it.
         end: How its last attempt ended.
-        same: Replicas that it has been sent to may be tried again, if no other one can take it,
-        same_from: from this time on.
+        same_from: When replicas that it has been sent to may be tried again, if no other one can take it.
         until: How long it may wait.
         comment_at: When its client is told next that it waits.
         seam: Where a stream goes on; None for a request that begins anew.
@@ -70,7 +69,6 @@ class _Back(msgspec.Struct):
 
     error: ApiError
     end: End
-    same: bool
     same_from: float
     until: float
     comment_at: float
@@ -205,7 +203,7 @@ class Returns:
     def _tries_again(self, relay: Relay, attempt: Attempt, error: ApiError) -> bool:
         """Begin anew, if that is not too much now."""
         back = self._back(relay, attempt, error)
-        if not self._has_prospects(relay, back):
+        if not self._has_prospects(relay):
             return False
         if attempt.ended is not End.STOPPED and not self.budget.take(self._clock()):
             self._counters.not_retried(relay.asked.model.name)
@@ -224,7 +222,7 @@ class Returns:
             if relay.over:
                 return
             back = self._back(relay, attempt, error, seam)
-            if seam is not None and self._has_prospects(relay, back):
+            if seam is not None and self._has_prospects(relay):
                 self._wait(relay, back)
             else:
                 relay.give_up(error, OUTCOMES[attempt.ended])
@@ -237,7 +235,6 @@ class Returns:
         return _Back(
             error,
             attempt.ended,
-            verdict.same,
             now + max(backoff_s(relay.tries, self._random), verdict.hold_s),
             min(relay.asked.deadline, now + waiting.longest_s),
             now + waiting.comment_s if relay.asked.stream else math.inf,
@@ -255,7 +252,7 @@ class Returns:
         del self._waiting[relay]
         self._places.waits_no_more(relay.asked.model.version)
 
-    def _has_prospects(self, relay: Relay, back: _Back) -> bool:
+    def _has_prospects(self, relay: Relay) -> bool:
         """Whether there is anything to wait for."""
         asked = relay.asked
         try:
@@ -266,7 +263,7 @@ class Returns:
         coming = expected(asked.principal, asked.model, asked.route, self._desk.view.replicas, least=least)
         if coming or any(replica.name in self._doubts for replica in ready):
             return True
-        return any(replica.endpoint not in relay.tried or (back.same and self._is_there(replica)) for replica in ready)
+        return any(replica.endpoint not in relay.tried or self._is_worth(relay, replica) for replica in ready)
 
     def _find(self, relay: Relay) -> tuple[tuple[Replica, ...], tuple[Replica, ...]]:
         """As `Desk.find`; for a stream that has begun, only replicas that can continue it are ready."""
@@ -276,9 +273,9 @@ class Returns:
     def _continues(self, replica: Replica) -> bool:
         return Route.COMPLETIONS in replica.routes and self._ways[replica].dialect.continues
 
-    def _is_there(self, replica: Replica) -> bool:
+    def _is_worth(self, relay: Relay, replica: Replica) -> bool:
         """Whether it is worth another try. If it is gone, control may know more than we; it will say so."""
-        return not self._doubts.is_away(self._ways[replica])
+        return replica.endpoint not in relay.spent and not self._doubts.is_away(self._ways[replica])
 
     def silent(self, relay: Relay) -> None:
         """Ask another replica beside the one that says nothing."""
@@ -334,9 +331,9 @@ class Returns:
         asked = relay.asked
         ready, _ = self._find(relay)
         found = self._places.choose([one for one in ready if one.endpoint not in relay.tried], asked.model)
-        if found is not None or not back.same or self._clock() < back.same_from:
+        if found is not None or self._clock() < back.same_from:
             return found
-        return self._places.choose([one for one in ready if self._is_there(one)], asked.model)
+        return self._places.choose([one for one in ready if self._is_worth(relay, one)], asked.model)
 
     def _send(self, relay: Relay, back: _Back, replica: Replica) -> None:
         name = relay.asked.model.name
@@ -365,7 +362,7 @@ class Returns:
         if not self._waiting:
             return
         for relay, back in tuple(self._waiting.items()):
-            if back.until <= now or not self._has_prospects(relay, back):
+            if back.until <= now or not self._has_prospects(relay):
                 relay.give_up(back.error, OUTCOMES[back.end])
             elif back.comment_at <= now:
                 back.comment_at = now + self.settings.waiting.comment_s

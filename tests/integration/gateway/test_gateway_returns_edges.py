@@ -46,6 +46,15 @@ async def test_an_engine_that_is_back_is_asked_again(engines: list[FakeEngine], 
         assert tries(engines[:1]) == [3]
 
 
+async def test_each_engine_is_worth_what_it_did_itself(engines: list[FakeEngine], tokenizer: str) -> None:
+    """One that only broke off is tried again, though another one has been silent since."""
+    async with fronting(engines, tokenizer, tries=5) as front:
+        engines[0].script(Script(reset_before_headers=True))
+        engines[1].script(Script(silent_before_headers=True))
+        assert (await front.chat()).status == 200
+        assert tries(engines) == [2, 1]
+
+
 async def test_what_becomes_of_an_engine_later_says_nothing_of_a_broken_connection(
     engines: list[FakeEngine], tokenizer: str
 ) -> None:
