@@ -7,7 +7,7 @@ import itertools
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -49,13 +49,21 @@ class Chronicle:
     def __init__(self) -> None:
         self.deaths: defaultdict[str, list[int]] = defaultdict(list)
 
-    def died(self, engine: FakeEngine, since: float = 0.0) -> None:
-        """An engine ends now, with all that is under way; or it has lost its core then, with all that came since."""
-        for record in engine.requests:
-            concerned = record.received_at >= since if since else not record.ended.is_set()
-            if _GENERATING in record.path and concerned:
-                name = record.headers["x-request-id"].rpartition("-")[0]
-                self.deaths[name].append(len(record.prompt_ids) + sum(map(len, record.reply_ids)))
+    def died(self, engine: FakeEngine, sent: Iterable[str], since: float = 0.0) -> None:
+        """An engine ends now, with all that is under way; or it has lost its core then, with all that came since.
+
+        Args:
+            engine: Which; what is under way there is not counted twice.
+            sent: Ids of the requests that have been sent to it, though it may not have read all of them yet.
+            since: When it lost its core, as `Record.received_at` has it.
+        """
+        known = {_id(record): record for record in engine.requests if _GENERATING in record.path}
+        dying = {name for name, one in known.items() if (one.received_at >= since if since else not one.ended.is_set())}
+        engine.requests.clear()  # each dies once
+        for name in dying | (set(sent) - known.keys()):
+            record = known.get(name)
+            tokens = 0 if record is None else len(record.prompt_ids) + sum(map(len, record.reply_ids))
+            self.deaths[name].append(tokens)
 
     def may_be_deadly(self, name: str) -> bool:
         """Whether two engines in a row have ended with this request under way and no new token of it in between."""
@@ -70,6 +78,7 @@ class Seat:
         name: Its name.
         engine: Its engine, the last one while there is none.
         known: What control says of it.
+        dead: That engine has died.
         well_from: From when on it is well; infinite while it is in trouble.
     """
 
@@ -78,6 +87,7 @@ class Seat:
     ) -> None:
         self.name = name
         self.well_from = 0.0
+        self.dead = False
         self._known = known
         self._pace_s = pace_s
         self.engine = self._new(0)
@@ -94,6 +104,7 @@ class Seat:
         """Start an engine, `again` at the same address."""
         self.engine = self._new(int(self.engine.url.rpartition(":")[2]) if again else 0)
         await self.engine.__aenter__()
+        self.dead = False
 
     async def stop(self) -> None:
         """End the engine."""
@@ -164,10 +175,20 @@ class Fleet:
         if self._gateway is not None:
             self._gateway.update(self.view())
 
+    def under_way(self, seat: Seat) -> list[str]:
+        """The ids of the requests that the gateway has sent there, and that have not ended."""
+        attempts = () if self._gateway is None else self._gateway.ledger.attempts
+        return [one.exchange.request_id.decode() for one in attempts if one.upstream.replica.name == seat.name]
+
     def forget(self) -> None:
         """Let engines forget what they are done with."""
         for seat in self.seats:
             seat.engine.requests[:] = [one for one in seat.engine.requests if not one.ended.is_set() or _is_new(one)]
+
+
+def _id(record: Record) -> str:
+    """As the client has sent it."""
+    return record.headers["x-request-id"].rpartition("-")[0]
 
 
 def _is_new(record: Record) -> bool:
@@ -228,6 +249,8 @@ class Storm:
             self._dark_from = now + _DARK_S
             self.happened["all die"] += 1
             for seat in well:
+                self._kill(seat)
+            for seat in well:
                 group.create_task(self._in_trouble(seat, self._comes_back))
 
     def _may_die(self, now: float) -> bool:
@@ -249,10 +272,10 @@ class Storm:
         if dice.random() < 0.5:
             seat.engine.reset(lambda: dice.random() < 0.1)
             self.happened["resets"] += 1
-            seat.well_from = max(seat.well_from, now + _RECOVERY_S / 2)
         else:
             seat.engine.script(*dice.choices(_SHOTS, k=dice.randrange(1, 4)))
             self.happened["shots"] += 1
+        seat.well_from = max(seat.well_from, now + _RECOVERY_S / 2)
 
     # --- large ones
 
@@ -280,9 +303,15 @@ class Storm:
         await seat.start(again=True)
 
     async def _die(self, seat: Seat, since: float = 0.0) -> None:
-        self.chronicle.died(seat.engine, since)
-        seat.engine.die()
+        self._kill(seat, since)
         await seat.stop()
+
+    def _kill(self, seat: Seat, since: float = 0.0) -> None:
+        if seat.dead:
+            return
+        seat.dead = True
+        self.chronicle.died(seat.engine, () if since else self._fleet.under_way(seat), since)
+        seat.engine.die()
 
     async def _notice(self) -> None:
         await asyncio.sleep(self._dice.uniform(0.1, 1))
@@ -290,7 +319,7 @@ class Storm:
     async def _loses_core(self, seat: Seat) -> None:
         """It runs out of memory, and says so until its process ends."""
         since = time.perf_counter()
-        self.chronicle.died(seat.engine)
+        self.chronicle.died(seat.engine, self._fleet.under_way(seat))
         seat.engine.lose_core()
         await asyncio.sleep(self._dice.uniform(0.1, 0.6))
         await self._comes_back(seat, since)
