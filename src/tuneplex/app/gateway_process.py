@@ -130,8 +130,12 @@ class _Process:
             await serving
 
     def _begin_to_leave(self) -> None:
-        self._stage = Stage.DRAINING
+        self._enter(Stage.DRAINING)
         self._leave.set()
+
+    def _enter(self, stage: Stage) -> None:
+        self._stage = stage
+        self._subscriber.hurry()
 
     async def _when_told(self) -> None:
         """Take no request before there is all that is needed to answer it; until then they wait in the queue."""
@@ -162,7 +166,7 @@ class _Process:
             await news.wait()
         await self._gateway.counter.loaded()
         _check_tls(self._options)
-        self._stage = Stage.SERVING
+        self._enter(Stage.SERVING)
         with Trial(ready) as trial:
             trial.say("ready")
 

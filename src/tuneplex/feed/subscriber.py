@@ -59,7 +59,12 @@ class Subscriber:
         self._on_lost = on_lost
         self._report = report
         self._interval_s = interval_s
+        self._hurry = asyncio.Event()
         self.connected = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Send the next report at once: something has changed that others wait for."""
+        self._hurry.set()
 
     async def run(self) -> None:
         """Stay connected until cancelled; the last thing sent is a report."""
@@ -115,4 +120,7 @@ class Subscriber:
             while not writer.is_closing():
                 writer.write(pack(self._report()))
                 await writer.drain()
-                await asyncio.sleep(self._interval_s)
+                self._hurry.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._interval_s):
+                        await self._hurry.wait()

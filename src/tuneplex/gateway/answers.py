@@ -199,13 +199,17 @@ class StreamAnswer:
 
     def _end(self, shown: bytes) -> None:
         journal = self._reading.journal
-        if self._over or (journal is not None and journal.over and not journal.failed):
+        failed = journal is not None and journal.failed
+        if self._over or (self._reading.is_over and not failed):
             self._exchange.finish(shown)
             self._attempt.completed()
             return
         if shown:
             self._exchange.write(shown)
-        self._attempt.broke_off()
+        if failed:
+            self._attempt.misbehaved("a stream cannot go on by what this engine says")
+        else:
+            self._attempt.broke_off()
 
     def _pass_before(self, data: bytes, at: int) -> None:
         """Pass on the events before the one at which something is wrong."""

@@ -97,6 +97,10 @@ class Places:
             return None
         return self._health.broken_s([replica.name for replica in replicas])
 
+    def free(self) -> list[Replica]:
+        """The replicas that have a free place, with or without a slot."""
+        return list(filter(self._is_free, self._view.replicas))
+
     def any_free(self) -> bool:
         """Whether any replica at all has a free place, with or without a slot."""
         return any(map(self._is_free, self._view.replicas))

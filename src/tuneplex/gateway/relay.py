@@ -35,6 +35,7 @@ _NOTHING = Usage(0, 0)
 _NO_FIELDS: dict[str, msgspec.Raw] = {}
 _PROMPTS = ("messages", "prompt", "input")
 _LARGEST_PROMPT = 1024 * 1024  # of which the ids come in one event, about as large
+_UNREAD = 3  # tokens that an engine may make just before it ends, and that nobody can read any more
 _REFUSED = frozenset({Outcome.UNREACHABLE, Outcome.ENGINE_ERROR})
 
 OUTCOMES = {
@@ -105,7 +106,7 @@ class Relay:
         tries: Attempts since the last one that brought a token.
         tried: The endpoints that they went to.
         spent: Those of them that are not worth another try.
-        losses: Those of them at which engines may have ended.
+        losses: Those at which engines may have ended, since it got much further.
         may_stop: Its stream may end at a stop string that its engine does not see.
         over: `close` has been called.
         used: The tokens that it took; known once it is over.
@@ -187,10 +188,10 @@ class Relay:
     def streams(self, attempt: Attempt, answer: StreamAnswer, reading: Reading) -> None:
         """The same, and it is a stream."""
         self.answered(attempt, answer)
+        self.asked.fields = _NO_FIELDS  # its prompt may be large, and is not sent again
         if self.reading is None:
             self.reading = reading
             self.begun = True
-            self.asked.fields = _NO_FIELDS  # its prompt may be large, and is not sent again
             self.asked.tally.first_token_s.observe(self.elapsed_s())
 
     def failed(self, attempt: Attempt, error: ApiError) -> None:
@@ -212,8 +213,10 @@ class Relay:
     def lost(self, attempt: Attempt) -> None:
         """Remember what has become of an attempt, for the next one."""
         tokens = 0 if self.journal is None else self.journal.tokens
+        if tokens > self._reached + _UNREAD:
+            self.losses = ()
         if tokens > self._reached:
-            self._reached, self.tries, self.losses = tokens, 1, ()
+            self._reached, self.tries = tokens, 1
             self.tried = self.spent = frozenset()
         if not self.attempts:
             self.hedge = None

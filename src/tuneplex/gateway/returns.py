@@ -37,6 +37,7 @@ __all__ = ["Desk", "Returns"]
 _log = logging.getLogger(__name__)
 
 _DISPATCHED_AT_ONCE = 16  # and no more, so that streams go on in between
+_LOOKED_AT_ONCE = 50
 _DOUBTED = frozenset({End.UNREACHABLE, End.BROKEN, End.DEAD})
 _THERE = frozenset({End.COMPLETE, End.BUSY, End.UNAVAILABLE, End.FAILED, End.REFUSED})
 _LEAVES_EARLY_S = 1.0  # before its replica is stopped: it takes about as long to tell it
@@ -129,6 +130,7 @@ class Returns:
         self._waiting: dict[Relay, _Back] = {}
         self._leaving: dict[str, float] = {}
         self._awake = False
+        self._looked = 0
 
     def __len__(self) -> int:
         """How many wait."""
@@ -153,6 +155,9 @@ class Returns:
             for replica in view.replicas
             if replica.state is ReplicaState.DRAINING and replica.leave_at is not None
         }
+        for relay, back in tuple(self._waiting.items()):
+            self._out(relay)
+            self._wait(relay, back)
         self.served()
 
     def served(self) -> None:
@@ -193,7 +198,7 @@ class Returns:
         relay = attempt.relay
         relay.lost(attempt)
         if relay.attempts:
-            return attempt.verdict.again
+            return True  # whatever it is: the other one would be answered without this one, too
         if attempt.ended is not End.STOPPED and (
             not attempt.verdict.again or relay.tries >= self.settings.retries.tries
         ):
@@ -202,6 +207,7 @@ class Returns:
 
     def _tries_again(self, relay: Relay, attempt: Attempt, error: ApiError) -> bool:
         """Begin anew, if that is not too much now."""
+        self._renew(relay)
         back = self._back(relay, attempt, error)
         if not self._has_prospects(relay):
             return False
@@ -243,9 +249,16 @@ class Returns:
 
     def _wait(self, relay: Relay, back: _Back) -> None:
         """Let it wait for a place."""
+        self._renew(relay)
         self._waiting[relay] = back
         self._places.waits(relay.asked.model.version)
         self.served()
+
+    def _renew(self, relay: Relay) -> None:
+        """What begins anew is for the model as it is now: there may be no engine with the old version any more."""
+        asked = relay.asked
+        if not relay.begun:
+            asked.model = self._desk.view.models.get(asked.model.name, asked.model)
 
     def _out(self, relay: Relay) -> None:
         """It waits no longer."""
@@ -300,14 +313,14 @@ class Returns:
     def _serve(self) -> None:
         """Let go whoever can, those that have waited longest first."""
         self._awake = False
-        gone = 0
+        gone, free = 0, self._places.free()
         for relay, back in tuple(self._waiting.items()):
-            if relay in self._waiting and self._goes(relay, back):
-                gone += 1
-                if gone == _DISPATCHED_AT_ONCE:
-                    self.served()
-                    return
-        if self._places.settle():
+            if not free or gone == _DISPATCHED_AT_ONCE:
+                break
+            version = relay.asked.model.version
+            if relay in self._waiting and any(version in one.serves for one in free) and self._goes(relay, back):
+                gone, free = gone + 1, self._places.free()
+        if self._places.settle() or gone == _DISPATCHED_AT_ONCE:
             self.served()
 
     def _goes(self, relay: Relay, back: _Back) -> bool:
@@ -361,8 +374,13 @@ class Returns:
             self._leave()
         if not self._waiting:
             return
-        for relay, back in tuple(self._waiting.items()):
-            if back.until <= now or not self._has_prospects(relay):
+        waiting = tuple(self._waiting.items())
+        first, self._looked = self._looked, self._looked + _LOOKED_AT_ONCE
+        for number, (relay, back) in enumerate(waiting):
+            looks = (number - first) % len(waiting) < _LOOKED_AT_ONCE
+            if looks and self._is_suspect(relay):
+                continue
+            if back.until <= now or (looks and not self._has_prospects(relay)):
                 relay.give_up(back.error, OUTCOMES[back.end])
             elif back.comment_at <= now:
                 back.comment_at = now + self.settings.waiting.comment_s

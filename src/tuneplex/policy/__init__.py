@@ -8,7 +8,7 @@ from tuneplex.policy.leases import Want, ceiling, floor, shares
 from tuneplex.policy.lessor import Lessor
 from tuneplex.policy.periods import BUDGETS, DAY_S, Periods, day_of, month_of, periods_at, rest_s
 from tuneplex.policy.permission import permits
-from tuneplex.policy.retrying import DEATHS, Budget, End, Verdict, backoff_s, deaths, read_retry_after, verdict
+from tuneplex.policy.retrying import DEATHS, Budget, End, Verdict, backoff_s, read_retry_after, verdict
 from tuneplex.policy.routing import least_outstanding
 from tuneplex.policy.slots import QUANTUM_S, Slots
 from tuneplex.policy.turns import local_weights, places, turns
@@ -37,7 +37,6 @@ __all__ = [
     "ceiling",
     "changes",
     "day_of",
-    "deaths",
     "eligible",
     "expected",
     "floor",

@@ -17,9 +17,9 @@ import msgspec
 from tuneplex.policy.breaking import Word
 from tuneplex.types import Retries
 
-__all__ = ["DEATHS", "Budget", "End", "Verdict", "backoff_s", "deaths", "read_retry_after", "verdict"]
+__all__ = ["DEATHS", "Budget", "End", "Verdict", "backoff_s", "read_retry_after", "verdict"]
 
-DEATHS = 2
+DEATHS = 2  # with so many a request is sent nowhere any more, as it may be what engines end of
 _BASE_S = 0.05
 _LONGEST_S = 2.0
 _BUSY_S = 1.0  # where a replica does not say for how long
@@ -53,7 +53,7 @@ class Verdict(msgspec.Struct, frozen=True):
         word: What it says of the replica.
         again: The request may be sent again, as far as its client has got nothing yet that it could contradict.
         same: Should there be no other replica, this one is worth another try.
-        died: The engine ended with the request in flight, or looks like it: see `deaths`.
+        died: The engine ended with the request in flight, or looks like it.
         hold_s: For how long the replica gets no requests, by its own wish.
     """
 
@@ -122,19 +122,6 @@ def backoff_s(tried: int, random: Callable[[], float]) -> float:
         random: Numbers from 0 to 1.
     """
     return random() * min(_LONGEST_S, _BASE_S * 2.0 ** min(tried - 1, _DOUBLINGS))
-
-
-def deaths(before: int, *, progressed: bool) -> int:
-    """How many deaths of engines in a row a request was in flight at, now that there was another one.
-
-    With `DEATHS` of them the request is sent nowhere any more, as it may be what engines die of. Only a request that
-    got further between two deaths cannot be: then it is the first one again.
-
-    Args:
-        before: What this returned at the death before; 0 for the first one.
-        progressed: A new token has come since that.
-    """
-    return 1 if progressed else before + 1
 
 
 class Budget:

@@ -101,6 +101,22 @@ async def test_views_go_down_and_reports_come_up(path: Path) -> None:
         assert publisher.reports[0].outstanding == {"r-0": 3}
 
 
+async def test_a_report_in_a_hurry(path: Path) -> None:
+    """What others wait for is reported at once and not when it is time."""
+    publisher, gateway = Publisher(), Gateway()
+    subscriber = Subscriber(path, on_view=gateway.take, on_access=gateway.accesses.append, report=gateway.report,
+                            interval_s=1000.0)  # fmt: skip
+    async with publisher.listening(path):
+        task = asyncio.create_task(subscriber.run())
+        await until(lambda: publisher.reports)
+        gateway.outstanding = {"r-0": 5}
+        subscriber.hurry()
+        await until(lambda: publisher.reports[0].outstanding == {"r-0": 5})
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
 async def test_nothing_is_sent_before_the_first_view(path: Path) -> None:
     """A control that has just started does not take away what gateways know."""
     publisher = Publisher()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 
 import msgspec
@@ -202,3 +203,104 @@ async def test_a_defect_in_one_request_does_not_end_the_timeouts_of_all(
         monkeypatch.setattr(front.gateway.idempotency, "tick", tick)
         engines[0].script(Script(silent_before_headers=True))
         assert (await asyncio.wait_for(front.chat(), 5)).status == 504
+
+
+async def test_all_that_wait_for_nothing_end(engines: list[FakeEngine], tokenizer: str) -> None:
+    """However many they are, and though only some of them are looked at at a time."""
+    timeouts = Timeouts(between_chunks_s=0.5)
+    async with fronting(engines, tokenizer, timeouts=timeouts, waiting=Waiting(longest_s=60)) as front:
+        view = front.gateway.view
+        one, two = view.replicas
+        front.gateway.update(msgspec.structs.replace(view, replicas=(one, msgspec.structs.replace(two, concurrent=1))))
+        engines[0].script(*[Script(silent_after_chunks=2)] * 120)
+        engines[1].script(Script(lockstep=True))
+        asking = [asyncio.create_task(front.chat(stream=True, max_tokens=8)) for _ in range(121)]
+        async with asyncio.timeout(20):
+            while front.gateway.report().waiting < 120:  # noqa: ASYNC110 - what is waited for is a number
+                await asyncio.sleep(0.05)
+        front.gateway.update(msgspec.structs.replace(view, replicas=(one,)))
+        async with asyncio.timeout(5):
+            done = [await one for one in asking if one is not asking[1]]
+        assert {json.loads(reply.events[-1])["error"]["code"] for reply in done} == {"engine_stalled"}
+        engines[1].requests[0].release(99)
+        assert whole(await asking[1])
+        assert len(front.gateway._returns) == 0
+
+
+@pytest.mark.parametrize("status", [400, 404, 500])
+async def test_a_hedge_makes_nothing_worse(engines: list[FakeEngine], tokenizer: str, status: int) -> None:
+    """Whatever the engine says that was asked beside it, the first one answers."""
+    async with fronting(engines, tokenizer, retries=Retries(hedge_after_s=0.1)) as front:
+        engines[0].script(Script(before_headers_s=0.4))
+        engines[1].script(Script(status=status))
+        assert (await front.chat()).status == 200
+        assert tries(engines) == [1, 1]
+
+
+async def test_prompts_are_not_kept_while_streams_go_on(engines: list[FakeEngine], tokenizer: str) -> None:
+    """Neither that of the request nor that of its continuation, which has the ids of all tokens."""
+    async with fronting(engines, tokenizer) as front:
+        engines[0].script(Script(reset_after_chunks=4))
+        engines[1].script(Script(lockstep=True))
+        asking = asyncio.create_task(front.chat(stream=True, max_tokens=30))
+        record = await engines[1].arrived(1)
+        (relay,) = front.gateway.ledger.relays
+        assert "prompt" in relay.asked.fields
+        record.release(3)
+        async with asyncio.timeout(5):
+            while relay.asked.fields:  # noqa: ASYNC110 - it is no event of the test
+                await asyncio.sleep(0.01)
+        record.release(99)
+        assert whole(await asking)
+
+
+@pytest.mark.parametrize("chunks, quarantined", [(2, True), (6, False)])
+async def test_a_stream_that_engines_die_of_at_the_same_token_moves_once(
+    tokenizer: str, chunks: int, *, quarantined: bool
+) -> None:
+    """The last tokens before the first death may not have been read, and so come from the second engine, which dies."""
+    made = [FakeEngine("base", adapters=VERSIONS.values()) for _ in range(3)]
+    async with made[0], made[1], made[2], fronting(made, tokenizer) as front:
+        made[0].script(Script(die_after_chunks=6))
+        made[1].script(Script(die_after_chunks=chunks))
+        reply = await front.chat(stream=True, max_tokens=60, ignore_eos=True)
+        assert tries(made) == [1, 1, 0 if quarantined else 1]
+        assert whole(reply) is not quarantined
+        if quarantined:
+            assert json.loads(reply.events[-1])["error"]["code"] == "quarantined"
+
+
+async def test_an_engine_that_cannot_be_understood_has_not_ended(engines: list[FakeEngine], tokenizer: str) -> None:
+    """The stream cannot go on, its client is told why, and nobody asks whether the engine is still there."""
+    async with fronting(engines, tokenizer) as front:
+        engines[0].script(Script(silent_after_chunks=4))
+        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+        event = 'data: {"id":"x","choices":[{"index":0,"text":"a","token_ids":[5],"odd":1}]}\n\n'
+        engines[1].script(Script(raw=head + event))
+        reply = await front.chat(stream=True, max_tokens=30)
+        assert json.loads(reply.events[-1])["error"]["code"] == "engine_reply_invalid"
+        assert not any(record.path == "/health" for record in engines[1].requests)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_request_begins_anew_with_the_model_as_it_is_then(
+    engines: list[FakeEngine], tokenizer: str, *, waits: bool
+) -> None:
+    """Whether another version came before its engine failed, or while it waits: the old one may be nowhere any more."""
+    old, new = VERSIONS["contacts"], VERSIONS["contacts-v2"]
+    async with fronting(engines[:1], tokenizer, waiting=Waiting(longest_s=10)) as front:
+        view = front.gateway.view
+        engines[0].script(Script(before_headers_s=0.2, status=503, retry_after=1))
+        asking = asyncio.create_task(front.chat())
+        record = await engines[0].arrived(1)
+        if waits:
+            await record.ended.wait()
+            await asyncio.sleep(0.1)
+            assert len(front.gateway._returns) == 1
+        models = {**view.models, "contacts": msgspec.structs.replace(view.models["contacts"], version=new)}
+        serves = {name: name for name in view.replicas[0].serves if name != old}
+        replicas = (msgspec.structs.replace(view.replicas[0], serves=serves),)
+        front.gateway.update(msgspec.structs.replace(view, models=models, replicas=replicas))
+        assert (await asking).status == 200
+        assert [record.json["model"] for record in engines[0].requests] == [old, new]
+        assert not front.gateway._places._waiting

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuneplex.engines.openai.dialect import OpenAIDialect
-from tuneplex.policy import DEATHS, Budget, End, Verdict, Word, backoff_s, deaths, read_retry_after, verdict
+from tuneplex.policy import Budget, End, Verdict, Word, backoff_s, read_retry_after, verdict
 from tuneplex.types import Retries
 
 WELL, FAILED, DOUBTFUL, NOTHING = Word.WELL, Word.FAILED, Word.DOUBTFUL, Word.NOTHING
@@ -165,29 +165,6 @@ def test_the_same_replica_is_given_time(tried: int, most_s: float) -> None:
     assert backoff_s(tried, lambda: 1.0) == pytest.approx(most_s)
     assert backoff_s(tried, lambda: 0.5) == pytest.approx(most_s / 2)
     assert backoff_s(tried, lambda: 0.0) == 0.0
-
-
-# --- deaths
-
-
-@pytest.mark.parametrize(
-    "progressed, quarantined",
-    [
-        ([False], False),
-        ([True], False),
-        ([False, False], True),
-        ([True, False], True),  # what came before the first death says nothing of the second
-        ([False, True], False),
-        ([False, True, True, True], False),
-        ([False, True, False], True),
-    ],
-)
-def test_two_deaths_without_a_token_between_them_are_too_many(progressed: list[bool], *, quarantined: bool) -> None:
-    """The first death always counts, further ones only if no token came since; with tokens counting begins anew."""
-    counted = 0
-    for got_further in progressed:
-        counted = deaths(counted, progressed=got_further)
-    assert (counted >= DEATHS) is quarantined
 
 
 # --- the budget
