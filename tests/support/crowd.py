@@ -1,4 +1,4 @@
-"""Many clients in a closed loop: each asks, reads, perhaps slowly, perhaps leaves, looks at the answer, and asks again."""
+"""Many clients in a closed loop: each asks, reads, perhaps slowly, or leaves, looks at the answer, and asks again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.errands import Answer, Errand, Errands
 __all__ = ["Crowd"]
 
 _LEFT = "left"
-_STALLED_S = 60.0
+_STALLED_S = 90.0
 
 
 class Crowd:

@@ -17,7 +17,24 @@ from tuneplex.testing.protocol import Ask, ChatRequest, CompletionRequest
 __all__ = ["Answer", "Errand", "Errands"]
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-_WORDS = "tell me more about the river 🙂 and the road 世 where we left é all day ж long 한".split()
+_WORDS = (
+    "tell",
+    "me",
+    "more",
+    "about",
+    "the",
+    "river",
+    "🙂",
+    "road",
+    "世",
+    "where",
+    "we",
+    "é",
+    "day",
+    "ж",
+    "long",
+    "한",
+)
 _TOOL = {"type": "function", "function": {"name": "look", "parameters": {"properties": {"at": {"type": "string"}}}}}
 # Fields with which a stream cannot be continued, or not always.
 _ODD: tuple[dict[str, object], ...] = (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -21,7 +22,7 @@ _GENERATING = "completions"
 _APART_S = 1.5  # between two deaths, so that a request that dies twice without a token in between is rare
 _RECOVERY_S = 1.5  # until the breaker of a replica that came back has closed
 _DARK_S = 20.0  # between two times that all of them die
-_NEAR = 3  # tokens that an engine may have sent just before it died, and that nobody could read any more
+_NEAR = 12  # tokens that an engine may have sent just before it died, and that nobody has read any more
 _DEADLY = frozenset({"dies", "loses its core"})
 _WEIGHTS = (4, 3, 2, 2, 2)
 _SHOTS = (
@@ -48,18 +49,26 @@ class Chronicle:
     def __init__(self) -> None:
         self.deaths: defaultdict[str, list[int]] = defaultdict(list)
 
-    def died(self, engine: FakeEngine, since: float = 0.0) -> None:
-        """An engine ends now, with all that is under way; or it has lost its core then, with all that came since."""
-        for record in engine.requests:
-            concerned = record.received_at >= since if since else not record.ended.is_set()
-            if _GENERATING in record.path and concerned:
-                name = record.headers["x-request-id"].rpartition("-")[0]
-                self.deaths[name].append(len(record.prompt_ids) + sum(map(len, record.reply_ids)))
+    def died(self, engine: FakeEngine, sent: Iterable[str], since: float = 0.0) -> None:
+        """An engine ends now, with all that is under way; or it has lost its core then, with all that came since.
+
+        Args:
+            engine: Which; what is under way there is not counted twice.
+            sent: Ids of the requests that have been sent to it, though it may not have read all of them yet.
+            since: When it lost its core, as `Record.received_at` has it.
+        """
+        known = {_id(record): record for record in engine.requests if _GENERATING in record.path}
+        dying = {name for name, one in known.items() if (one.received_at >= since if since else not one.ended.is_set())}
+        engine.requests.clear()  # each dies once
+        for name in dying | (set(sent) - known.keys()):
+            record = known.get(name)
+            tokens = 0 if record is None else len(record.prompt_ids) + sum(map(len, record.reply_ids))
+            self.deaths[name].append(tokens)
 
     def may_be_deadly(self, name: str) -> bool:
         """Whether two engines in a row have ended with this request under way and no new token of it in between."""
         tokens = self.deaths[name]
-        return any(later - earlier <= _NEAR for earlier, later in zip(tokens, tokens[1:], strict=False))
+        return any(later - earlier <= _NEAR for earlier, later in itertools.pairwise(tokens))
 
 
 class Seat:
@@ -69,6 +78,7 @@ class Seat:
         name: Its name.
         engine: Its engine, the last one while there is none.
         known: What control says of it.
+        dead: That engine has died.
         well_from: From when on it is well; infinite while it is in trouble.
     """
 
@@ -77,6 +87,7 @@ class Seat:
     ) -> None:
         self.name = name
         self.well_from = 0.0
+        self.dead = False
         self._known = known
         self._pace_s = pace_s
         self.engine = self._new(0)
@@ -85,12 +96,15 @@ class Seat:
     def _new(self, port: int) -> FakeEngine:
         pace_s = self._pace_s()
         script = Script(between_chunks_s=pace_s, before_first_chunk_s=pace_s)
-        return FakeEngine("base", adapters=VERSIONS.values(), port=port, default=script)
+        engine = FakeEngine("base", adapters=VERSIONS.values(), port=port, default=script)
+        engine.script(*[Script()] * 1000, path="/health")  # which says nothing of how it answers
+        return engine
 
     async def start(self, *, again: bool = False) -> None:
         """Start an engine, `again` at the same address."""
         self.engine = self._new(int(self.engine.url.rpartition(":")[2]) if again else 0)
         await self.engine.__aenter__()
+        self.dead = False
 
     async def stop(self) -> None:
         """End the engine."""
@@ -161,10 +175,20 @@ class Fleet:
         if self._gateway is not None:
             self._gateway.update(self.view())
 
+    def under_way(self, seat: Seat) -> list[str]:
+        """The ids of the requests that the gateway has sent there, and that have not ended."""
+        attempts = () if self._gateway is None else self._gateway.ledger.attempts
+        return [one.exchange.request_id.decode() for one in attempts if one.upstream.replica.name == seat.name]
+
     def forget(self) -> None:
         """Let engines forget what they are done with."""
         for seat in self.seats:
             seat.engine.requests[:] = [one for one in seat.engine.requests if not one.ended.is_set() or _is_new(one)]
+
+
+def _id(record: Record) -> str:
+    """As the client has sent it."""
+    return record.headers["x-request-id"].rpartition("-")[0]
 
 
 def _is_new(record: Record) -> bool:
@@ -207,10 +231,12 @@ class Storm:
     def _happen(self, group: asyncio.TaskGroup) -> None:
         now, dice = time.monotonic(), self._dice
         well = [seat for seat in self._fleet.seats if seat.well_from <= now]
-        if dice.random() < 0.4:
-            self._small(dice.choice(self._fleet.seats))
-        elif now > self._dark_from:
+        if now > self._dark_from:
             self._darken(group, well, now)
+        elif dice.random() < 0.4:
+            seat = dice.choice(self._fleet.seats)
+            if well != [seat]:
+                self._small(seat, now)
         elif len(well) > 1:
             name = dice.choices(list(self._faults), _WEIGHTS)[0]
             if name not in _DEADLY or self._may_die(now):
@@ -222,6 +248,8 @@ class Storm:
         if len(well) == len(self._fleet.seats) and self._may_die(now):
             self._dark_from = now + _DARK_S
             self.happened["all die"] += 1
+            for seat in well:
+                self._kill(seat)
             for seat in well:
                 group.create_task(self._in_trouble(seat, self._comes_back))
 
@@ -238,7 +266,7 @@ class Storm:
 
     # --- small ones
 
-    def _small(self, seat: Seat) -> None:
+    def _small(self, seat: Seat, now: float) -> None:
         """Something goes wrong with single requests."""
         dice = self._dice
         if dice.random() < 0.5:
@@ -247,6 +275,7 @@ class Storm:
         else:
             seat.engine.script(*dice.choices(_SHOTS, k=dice.randrange(1, 4)))
             self.happened["shots"] += 1
+        seat.well_from = max(seat.well_from, now + _RECOVERY_S / 2)
 
     # --- large ones
 
@@ -274,9 +303,15 @@ class Storm:
         await seat.start(again=True)
 
     async def _die(self, seat: Seat, since: float = 0.0) -> None:
-        self.chronicle.died(seat.engine, since)
-        seat.engine.die()
+        self._kill(seat, since)
         await seat.stop()
+
+    def _kill(self, seat: Seat, since: float = 0.0) -> None:
+        if seat.dead:
+            return
+        seat.dead = True
+        self.chronicle.died(seat.engine, () if since else self._fleet.under_way(seat), since)
+        seat.engine.die()
 
     async def _notice(self) -> None:
         await asyncio.sleep(self._dice.uniform(0.1, 1))
@@ -284,7 +319,7 @@ class Storm:
     async def _loses_core(self, seat: Seat) -> None:
         """It runs out of memory, and says so until its process ends."""
         since = time.perf_counter()
-        self.chronicle.died(seat.engine)
+        self.chronicle.died(seat.engine, self._fleet.under_way(seat))
         seat.engine.lose_core()
         await asyncio.sleep(self._dice.uniform(0.1, 0.6))
         await self._comes_back(seat, since)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
+
+import msgspec
 
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.http import UpstreamFault
@@ -21,7 +24,15 @@ _ANSWER_S = 1.0
 _LONGEST_S = 3.0  # by then control has seen it, or sees what we do not
 _SERVER_ERROR = 500
 _SILENT = -1
-_REMEMBERED = 1000
+_REMEMBERED = 1000  # endpoints,
+_TIMES = 8  # and of each how often it was gone or there
+
+
+class _Found(msgspec.Struct):
+    """An engine was found to be gone, or there, up to a time."""
+
+    gone: bool
+    until: float
 
 
 class Doubts:
@@ -34,8 +45,8 @@ class Doubts:
     def __init__(self, cleared: Callable[[], None]) -> None:
         self._cleared = cleared
         self._probes: dict[str, tuple[Upstream, asyncio.Task[None]]] = {}
-        self._gone: dict[str, float] = {}  # by endpoint: when it was last found to be gone,
-        self._back: dict[str, float] = {}  # and when it answered again
+        self._found: dict[str, deque[_Found]] = {}  # by endpoint, the latest last
+        self._ready: set[str] = set()  # endpoints, by control
 
     def __contains__(self, name: object) -> bool:
         """Whether the replica of this name may be gone."""
@@ -49,8 +60,8 @@ class Doubts:
 
     def answered(self, upstream: Upstream) -> None:
         """A request was answered: if the engine was gone, it is back."""
-        if upstream.replica.endpoint in self._gone:  # mostly it never was
-            _note(self._back, upstream)
+        if upstream.replica.endpoint in self._found and self.is_away(upstream):  # mostly nothing was found
+            self._note(upstream.replica.endpoint, gone=False)
 
     def died(self, upstream: Upstream, since: float) -> bool | None:
         """Whether the engine was found to be gone after a connection to it broke; None while nobody knows.
@@ -59,18 +70,24 @@ class Doubts:
             upstream: The way to it.
             since: When the connection broke, on the clock of `time.monotonic`.
         """
-        endpoint = upstream.replica.endpoint
-        if self._gone.get(endpoint, 0.0) >= since:
-            return True
+        known = self._found.get(upstream.replica.endpoint, ())
+        found = next((found for found in known if found.until >= since), None)  # what came later says nothing of it
+        if found is not None:
+            return found.gone
         return None if upstream.replica.name in self._probes else False
 
     def is_away(self, upstream: Upstream) -> bool:
         """Whether the engine was found to be gone, and has not been found to be back."""
-        endpoint = upstream.replica.endpoint
-        return self._gone.get(endpoint, 0.0) > self._back.get(endpoint, 0.0)
+        known = self._found.get(upstream.replica.endpoint)
+        return known is not None and known[-1].gone
 
     def update(self, replicas: Iterable[Replica]) -> None:
         """Control has spoken: of those that it sees in another state, or elsewhere, there is no doubt any more."""
+        replicas = tuple(replicas)
+        ready = {replica.endpoint for replica in replicas if replica.state is ReplicaState.READY}
+        for endpoint in ready - self._ready:
+            self._note(endpoint, gone=False)
+        self._ready = ready
         known = {replica.name: replica for replica in replicas}
         for name, (upstream, probe) in tuple(self._probes.items()):
             replica = known.get(name)
@@ -80,11 +97,20 @@ class Doubts:
                 del self._probes[name]
                 probe.cancel()
                 if state is not ReplicaState.DRAINING:
-                    _note(self._gone, upstream)
+                    self._note(upstream.replica.endpoint, gone=True)
 
     def close(self) -> None:
         """Find out nothing more."""
         self.update(())
+
+    def _note(self, endpoint: str, *, gone: bool) -> None:
+        known = self._found.pop(endpoint, None) or deque(maxlen=_TIMES)  # put behind, so that the oldest stand first
+        self._found[endpoint] = known
+        if not known or known[-1].gone is not gone:
+            known.append(_Found(gone, 0.0))
+        known[-1].until = time.monotonic()
+        if len(self._found) > _REMEMBERED:
+            del self._found[next(iter(self._found))]
 
     async def _probe(self, upstream: Upstream) -> None:
         until = time.monotonic() + _LONGEST_S
@@ -92,10 +118,10 @@ class Doubts:
             while time.monotonic() < until:
                 status = await _status(upstream)
                 if 0 < status < _SERVER_ERROR:
-                    _note(self._back, upstream)
+                    self._note(upstream.replica.endpoint, gone=False)
                     break
                 if status != _SILENT:
-                    _note(self._gone, upstream)
+                    self._note(upstream.replica.endpoint, gone=True)
                 await asyncio.sleep(_AGAIN_S)
         finally:
             name = upstream.replica.name
@@ -103,13 +129,6 @@ class Doubts:
             if known is not None and known[1] is asyncio.current_task():  # else somebody has cleared it already
                 del self._probes[name]
                 self._cleared()
-
-
-def _note(times: dict[str, float], upstream: Upstream) -> None:
-    times.pop(upstream.replica.endpoint, None)  # so that the oldest stand first
-    times[upstream.replica.endpoint] = time.monotonic()
-    if len(times) > _REMEMBERED:
-        del times[next(iter(times))]
 
 
 async def _status(upstream: Upstream) -> int:

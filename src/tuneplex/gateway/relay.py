@@ -105,6 +105,7 @@ class Relay:
         hedge: The attempt that was made beside a silent one, while nobody knows which of them is faster.
         tries: Attempts since the last one that brought a token.
         tried: The endpoints that they went to.
+        spent: Those of them that are not worth another try.
         losses: Those at which engines may have ended, since it got much further.
         may_stop: Its stream may end at a stop string that its engine does not see.
         over: `close` has been called.
@@ -120,6 +121,7 @@ class Relay:
     losses: tuple[Loss, ...] = ()
     may_stop = False
     tried: frozenset[str] = frozenset()
+    spent: frozenset[str] = frozenset()
     used: Usage | None = None
     answer: StreamAnswer | WholeAnswer | LongAnswer | None = None
     _prompt_bytes = 0
@@ -215,10 +217,14 @@ class Relay:
         if tokens > self._reached + _UNREAD:
             self.losses = ()
         if tokens > self._reached:
-            self._reached, self.tries, self.tried = tokens, 1, frozenset()
+            self._reached, self.tries = tokens, 1
+            self.tried = self.spent = frozenset()
         if not self.attempts:
             self.hedge = None
-        self.tried |= {attempt.upstream.replica.endpoint}
+        endpoint = attempt.upstream.replica.endpoint
+        self.tried |= {endpoint}
+        if not attempt.verdict.same:
+            self.spent |= {endpoint}
         if attempt.verdict.died:
             self.losses += (Loss(attempt.upstream, time.monotonic(), attempt.ended is End.DEAD),)
 

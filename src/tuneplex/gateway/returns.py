@@ -29,7 +29,7 @@ from tuneplex.gateway.places import Places
 from tuneplex.gateway.relay import OUTCOMES, Relay
 from tuneplex.gateway.tokens import TokenCounter
 from tuneplex.gateway.upstreams import Upstreams
-from tuneplex.policy import DEATHS, Budget, End, backoff_s
+from tuneplex.policy import DEATHS, Budget, End, backoff_s, expected
 from tuneplex.types import FleetView, GatewaySettings, Replica, ReplicaState, Retries, Route
 
 __all__ = ["Desk", "Returns"]
@@ -62,8 +62,7 @@ class _Back(msgspec.Struct):
     Attributes:
         error: What its client is told if nothing comes of it.
         end: How its last attempt ended.
-        same: Replicas that it has been sent to may be tried again, if no other one can take it,
-        same_from: from this time on.
+        same_from: When replicas that it has been sent to may be tried again, if no other one can take it.
         until: How long it may wait.
         comment_at: When its client is told next that it waits.
         seam: Where a stream goes on; None for a request that begins anew.
@@ -71,7 +70,6 @@ class _Back(msgspec.Struct):
 
     error: ApiError
     end: End
-    same: bool
     same_from: float
     until: float
     comment_at: float
@@ -211,7 +209,7 @@ class Returns:
         """Begin anew, if that is not too much now."""
         self._renew(relay)
         back = self._back(relay, attempt, error)
-        if not self._has_prospects(relay, back):
+        if not self._has_prospects(relay):
             return False
         if attempt.ended is not End.STOPPED and not self.budget.take(self._clock()):
             self._counters.not_retried(relay.asked.model.name)
@@ -230,7 +228,7 @@ class Returns:
             if relay.over:
                 return
             back = self._back(relay, attempt, error, seam)
-            if seam is not None and self._has_prospects(relay, back):
+            if seam is not None and self._has_prospects(relay):
                 self._wait(relay, back)
             else:
                 relay.give_up(error, OUTCOMES[attempt.ended])
@@ -243,7 +241,6 @@ class Returns:
         return _Back(
             error,
             attempt.ended,
-            verdict.same,
             now + max(backoff_s(relay.tries, self._random), verdict.hold_s),
             min(relay.asked.deadline, now + waiting.longest_s),
             now + waiting.comment_s if relay.asked.stream else math.inf,
@@ -268,15 +265,18 @@ class Returns:
         del self._waiting[relay]
         self._places.waits_no_more(relay.asked.model.version)
 
-    def _has_prospects(self, relay: Relay, back: _Back) -> bool:
+    def _has_prospects(self, relay: Relay) -> bool:
         """Whether there is anything to wait for."""
+        asked = relay.asked
         try:
-            ready, coming = self._find(relay)
+            ready, _ = self._find(relay)
         except ApiError:
             return False
+        least = 0 if asked.needed is None else asked.needed.at_least
+        coming = expected(asked.principal, asked.model, asked.route, self._desk.view.replicas, least=least)
         if coming or any(replica.name in self._doubts for replica in ready):
             return True
-        return any(replica.endpoint not in relay.tried or (back.same and self._is_there(replica)) for replica in ready)
+        return any(replica.endpoint not in relay.tried or self._is_worth(relay, replica) for replica in ready)
 
     def _find(self, relay: Relay) -> tuple[tuple[Replica, ...], tuple[Replica, ...]]:
         """As `Desk.find`; for a stream that has begun, only replicas that can continue it are ready."""
@@ -286,9 +286,9 @@ class Returns:
     def _continues(self, replica: Replica) -> bool:
         return Route.COMPLETIONS in replica.routes and self._ways[replica].dialect.continues
 
-    def _is_there(self, replica: Replica) -> bool:
+    def _is_worth(self, relay: Relay, replica: Replica) -> bool:
         """Whether it is worth another try. If it is gone, control may know more than we; it will say so."""
-        return not self._doubts.is_away(self._ways[replica])
+        return replica.endpoint not in relay.spent and not self._doubts.is_away(self._ways[replica])
 
     def silent(self, relay: Relay) -> None:
         """Ask another replica beside the one that says nothing."""
@@ -344,9 +344,9 @@ class Returns:
         asked = relay.asked
         ready, _ = self._find(relay)
         found = self._places.choose([one for one in ready if one.endpoint not in relay.tried], asked.model)
-        if found is not None or not back.same or self._clock() < back.same_from:
+        if found is not None or self._clock() < back.same_from:
             return found
-        return self._places.choose([one for one in ready if self._is_there(one)], asked.model)
+        return self._places.choose([one for one in ready if self._is_worth(relay, one)], asked.model)
 
     def _send(self, relay: Relay, back: _Back, replica: Replica) -> None:
         name = relay.asked.model.name
@@ -380,7 +380,7 @@ class Returns:
             looks = (number - first) % len(waiting) < _LOOKED_AT_ONCE
             if looks and self._is_suspect(relay):
                 continue
-            if back.until <= now or (looks and not self._has_prospects(relay, back)):
+            if back.until <= now or (looks and not self._has_prospects(relay)):
                 relay.give_up(back.error, OUTCOMES[back.end])
             elif back.comment_at <= now:
                 back.comment_at = now + self.settings.waiting.comment_s

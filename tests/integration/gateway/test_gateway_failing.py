@@ -60,7 +60,7 @@ def view(tokenizer: str, *, hedges: bool) -> FleetView:
     models = {"base": Model("base", "base", price=PRICE)}
     models |= {name: Model(name, version, "base", price=PRICE) for name, version in VERSIONS.items()}
     settings = GatewaySettings(
-        timeouts=Timeouts(connect_s=2, first_byte_s=5, between_chunks_s=2, total_s=300),
+        timeouts=Timeouts(connect_s=2, first_byte_s=6, between_chunks_s=3, total_s=300),
         waiting=Waiting(longest_s=30, comment_s=0.5),
         retries=Retries(tries=10, share=1, per_second=100, hedge_after_s=1 if hedges else None),
         breaking=Breaking(failures=5, open_s=0.3, longest_s=1),
@@ -69,16 +69,45 @@ def view(tokenizer: str, *, hedges: bool) -> FleetView:
     return FleetView(models=models, settings=settings, tokenizer=tokenizer)
 
 
-async def settled(front: Front, fleet: Fleet) -> None:
-    """Wait until nothing is under way, and all replicas take requests again."""
-    gateway = front.gateway
+async def settled(front: Front, fleet: Fleet) -> int:
+    """Wait until nothing is under way, and all replicas take requests again; how many it has asked for that."""
+    gateway, asked = front.gateway, 0
     async with asyncio.timeout(30):
         while gateway.ledger.relays or gateway._health.states() or gateway._doubts._probes:
             # a breaker closes when something has been answered there
-            await asyncio.gather(*(front.post("/v1/chat/completions", chat("base"), **bearer("a")) for _ in range(16)))
+            await asyncio.gather(
+                *(front.post("/v1/chat/completions", chat("base", max_tokens=1), **bearer("a")) for _ in range(16))
+            )
+            asked += 16
             await asyncio.sleep(0.05)
         while any(one.busy for seat in fleet.seats for one in seat.engine._wire.connections):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.05)
+    return asked
+
+
+def summary(front: Front, crowd: Crowd, storm: Storm) -> dict[str, float]:
+    """What happened, in numbers, for people."""
+    sums = sums_of(front)
+    said = {
+        name: sums.get(f"tuneplex_{name}_total", 0) for name in ("retries", "migrations", "hedges", "breaker_opened")
+    }
+    return {"asked": crowd.asked} | dict(crowd.ends) | dict(storm.happened) | said
+
+
+def sums_of(front: Front) -> dict[str, float]:
+    """The gateway's counters, over all their labels."""
+    counters = front.gateway.report().counters
+    return {name: sum(count for _, count in rows) for name, rows in counters.items()}
+
+
+def check_answers(crowd: Crowd, storm: Storm) -> None:
+    """Nothing was said wrongly; nothing failed but what could not be begun anew, and what engines may have died of."""
+    assert not crowd.wrong, "\n".join(crowd.wrong[:10])
+    assert set(crowd.failed.values()) <= {"quarantined"}, crowd.failed
+    unfounded = {name: storm.chronicle.deaths[name] for name in crowd.failed if not storm.chronicle.may_be_deadly(name)}
+    assert not unfounded
+    assert len(crowd.failed) <= crowd.asked / 20
+    assert crowd.ends["complete"] > crowd.asked / 2
 
 
 def check_books(front: Front, crowd: Crowd, extra: int) -> None:
@@ -90,8 +119,7 @@ def check_books(front: Front, crowd: Crowd, extra: int) -> None:
     assert not gateway._counting
     report = gateway.report()
     assert (report.waiting, report.outstanding, report.busy, report.demand) == (0, {}, {}, {})
-    counters = report.counters
-    sums = {name: sum(count for _, count in rows) for name, rows in counters.items()}
+    sums = sums_of(front)
     ended = sums["tuneplex_outcomes_total"] + sums.get("tuneplex_left_waiting_total", 0)
     ended += sums.get("tuneplex_refused_waiting_total", 0)
     assert sums["tuneplex_requests_total"] == ended == crowd.asked + extra
@@ -103,8 +131,7 @@ def check_books(front: Front, crowd: Crowd, extra: int) -> None:
         spent += used.spent["tokens_per_day"].amount
     assert spent == tokens
     assert {account.reserved for account in gateway._admission._accounts.values()} == {0}
-    written = sums["tuneplex_completion_tokens_total"] - extra * 16
-    assert crowd.completed - 16 * extra <= written <= crowd.completed + crowd.begun
+    assert crowd.completed <= sums["tuneplex_completion_tokens_total"] - extra <= crowd.completed + crowd.begun
 
 
 def check_connections(front: Front, fleet: Fleet) -> None:
@@ -139,27 +166,10 @@ async def rage(tokenizer: str, seed: int, *, clients: int, seconds: float, pace_
             storm = Storm(fleet, dice)
             until = time.monotonic() + seconds
             await asyncio.gather(storm.run(until), crowd.run(clients, until))
-            await settled(front, fleet)
-            counters = front.gateway.report().counters
-            sums = {name: sum(n for _, n in rows) for name, rows in counters.items()}
-            print(
-                seed,
-                crowd.asked,
-                dict(crowd.ends),
-                dict(storm.happened),
-                {
-                    n: v
-                    for n, v in sums.items()
-                    if "migr" in n or "retr" in n or "quar" in n or "hedge" in n or "break" in n or "wait" in n
-                },
-                crowd.failed,
-                f"rss {process.memory_info().rss >> 20}",
-            )
-            assert not crowd.wrong, "\n".join(crowd.wrong[:10])
-            assert set(crowd.failed.values()) <= {"quarantined"}
-            unfounded = [name for name in crowd.failed if not storm.chronicle.may_be_deadly(name)]
-            assert not unfounded, {name: storm.chronicle.deaths[name] for name in unfounded}
-            check_books(front, crowd, int(sum(n for _, n in counters["tuneplex_requests_total"])) - crowd.asked)
+            extra = await settled(front, fleet)
+            _log.info("seed %d: %s", seed, summary(front, crowd, storm))
+            check_answers(crowd, storm)
+            check_books(front, crowd, extra)
             check_connections(front, fleet)
             left = asyncio.all_tasks() - own - {asyncio.current_task()}
             assert not left
@@ -182,4 +192,4 @@ async def test_a_short_storm(tokenizer: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1, 21))
 async def test_a_storm(tokenizer: str, seed: int) -> None:
     """The same with three hundred streams for two minutes."""
-    await rage(tokenizer, seed, clients=300, seconds=120, pace_s=(0.03, 0.09))
+    await rage(tokenizer, seed, clients=300, seconds=120, pace_s=(0.06, 0.15))

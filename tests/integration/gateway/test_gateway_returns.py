@@ -281,3 +281,66 @@ async def test_the_client_leaves_while_it_waits_for_another_engine(engines: list
         assert not front.gateway.ledger.relays
         assert len(front.gateway._returns) == 0
         assert front.outcomes() == {"client_gone": 1}
+
+
+def starting(front: Front, number: int) -> None:
+    """Control says that the engine of this replica has ended and another one is starting."""
+    view = front.gateway.view
+    replicas = list(view.replicas)
+    versions = frozenset(model.version for model in view.models.values())
+    replicas[number] = msgspec.structs.replace(
+        replicas[number], state=ReplicaState.STARTING, endpoint="", serves={}, awaited=versions
+    )
+    front.gateway.update(msgspec.structs.replace(view, replicas=tuple(replicas)))
+
+
+async def test_a_stream_goes_on_at_the_engine_that_follows(tokenizer: str) -> None:
+    """Control starts another one at the same address, and that is as good as any."""
+    async with fake() as first, fronting([first], tokenizer) as front:
+        expected = await truth(front, stream=True, max_tokens=30)
+        ready = front.gateway.view
+        first.script(Script(die_after_chunks=4))
+        asking = asyncio.create_task(front.chat(stream=True, max_tokens=30))
+        await (await first.arrived(2)).ended.wait()
+        await asyncio.sleep(0.1)
+        starting(front, 0)
+        await asyncio.sleep(0.2)
+        async with FakeEngine("base", adapters=VERSIONS.values(), port=int(first.url.rpartition(":")[2])):
+            front.gateway.update(ready)
+            reply = await asking
+    assert whole(reply)
+    assert reply.text == expected.text
+
+
+async def test_a_stream_waits_for_an_engine_that_starts(front: Front, engines: list[FakeEngine]) -> None:
+    """Its own hangs, and as long as another one is expected nothing is lost."""
+    expected = await truth(front, stream=True, max_tokens=30)
+    ready = front.gateway.view
+    starting(front, 0)
+    engines[1].script(Script(silent_after_chunks=4))
+    asking = asyncio.create_task(front.chat(stream=True, max_tokens=30))
+    await asyncio.wait_for((await engines[1].arrived()).left.wait(), 5)
+    await asyncio.sleep(0.3)
+    front.gateway.update(ready)
+    reply = await asking
+    assert whole(reply)
+    assert reply.text == expected.text
+
+
+async def test_nobody_is_refused_while_control_may_start_another_engine(tokenizer: str) -> None:
+    """The only engine dies with many streams: its breaker opens, and still what comes then waits for the next one."""
+    async with fake() as first, fronting([first], tokenizer, breaking=Breaking(failures=2, open_s=2)) as front:
+        ready = front.gateway.view
+        first.script(*[Script(silent_after_chunks=3)] * 4)
+        asking = [asyncio.create_task(front.chat(stream=True, max_tokens=30)) for _ in range(4)]
+        record = await first.arrived(4)
+        await record.sent_pieces(3)
+        first.die()
+        await asyncio.sleep(0.1)
+        asking.append(asyncio.create_task(front.chat(stream=True, max_tokens=30)))
+        await asyncio.sleep(0.1)
+        starting(front, 0)
+        async with FakeEngine("base", adapters=VERSIONS.values(), port=int(first.url.rpartition(":")[2])):
+            front.gateway.update(ready)
+            replies = await asyncio.gather(*asking)
+    assert all(map(whole, replies))

@@ -40,11 +40,42 @@ async def test_an_engine_that_is_back_is_asked_again(engines: list[FakeEngine], 
     """Though it was found to be gone some time ago: since then it has answered."""
     async with fronting(engines[:1], tokenizer) as front:
         upstream = front.gateway._upstreams[front.gateway.view.replicas[0]]
-        front.gateway._doubts._gone[upstream.replica.endpoint] = 1.0
+        front.gateway._doubts._note(upstream.replica.endpoint, gone=True)
         assert (await front.chat()).status == 200
         engines[0].script(Script(status=503))
         assert (await front.chat()).status == 200
         assert tries(engines[:1]) == [3]
+
+
+async def test_each_engine_is_worth_what_it_did_itself(engines: list[FakeEngine], tokenizer: str) -> None:
+    """One that only broke off is tried again, though another one has been silent since."""
+    async with fronting(engines, tokenizer, tries=5) as front:
+        engines[0].script(Script(reset_before_headers=True))
+        engines[1].script(Script(silent_before_headers=True))
+        assert (await front.chat()).status == 200
+        assert tries(engines) == [2, 1]
+
+
+async def test_what_becomes_of_an_engine_later_says_nothing_of_a_broken_connection(
+    engines: list[FakeEngine], tokenizer: str
+) -> None:
+    """An engine that was there after a connection broke did not die of it, though it does die in the end."""
+    async with fronting(engines[:1], tokenizer) as front:
+        doubts, replica = front.gateway._doubts, front.gateway.view.replicas[0]
+        upstream = front.gateway._upstreams[replica]
+        broke = time.monotonic()
+        doubts.doubt(upstream)
+        assert doubts.died(upstream, broke) is None
+        while replica.name in doubts:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        assert doubts.died(upstream, broke) is False
+        engines[0].die()
+        died = time.monotonic()
+        doubts.doubt(upstream)
+        while doubts.died(upstream, died) is None:  # noqa: ASYNC110 - the same
+            await asyncio.sleep(0.01)
+        assert doubts.died(upstream, died) is True
+        assert doubts.died(upstream, broke) is False
 
 
 @pytest.mark.parametrize("drains", [False, True])
