@@ -233,7 +233,7 @@ class Storm:
         well = [seat for seat in self._fleet.seats if seat.well_from <= now]
         if now > self._dark_from:
             self._darken(group, well, now)
-        elif dice.random() < 0.4:
+        elif dice.random() < 0.3:
             seat = dice.choice(self._fleet.seats)
             if well != [seat]:
                 self._small(seat, now)
@@ -275,7 +275,7 @@ class Storm:
         else:
             seat.engine.script(*dice.choices(_SHOTS, k=dice.randrange(1, 4)))
             self.happened["shots"] += 1
-        seat.well_from = max(seat.well_from, now + _RECOVERY_S / 2)
+        seat.well_from = max(seat.well_from, now + _RECOVERY_S)
 
     # --- large ones
 
