@@ -274,6 +274,10 @@ class Stage:
             raise Unavailable("none", code="no_ready_engine", retry_after_s=2)
         return ready, coming
 
+    def coming(self, asked: Asked) -> tuple[Replica, ...]:
+        """As the gateway does it."""
+        return expected(asked.principal, asked.model, asked.route, self.view.replicas)
+
     def reconsider(self, asked: Asked) -> None:
         """As the gateway does it."""
         if asked.model.name not in self.view.models:

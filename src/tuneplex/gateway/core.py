@@ -443,7 +443,7 @@ class Gateway:
         ready = eligible(principal, model, route, replicas, least=least, whole=whole)
         if ready:
             return ready, ()
-        coming = expected(principal, model, route, replicas, least=least)
+        coming = self.coming(asked)
         if coming:
             return (), coming
         largest = too_small(principal, model, route, replicas, least)
@@ -452,6 +452,11 @@ class Gateway:
         if any(model.version in known.serves and route not in known.routes for known in replicas):
             raise NotFound(f"The model `{asked.shown}` does not offer {route.value}.", code="route_not_offered")
         raise Unavailable(f"No engine is ready for the model `{asked.shown}`.", code="no_ready_engine", retry_after_s=2)
+
+    def coming(self, asked: Asked) -> tuple[Replica, ...]:
+        """The replicas that will be able to take a request, whether there are others or not."""
+        least = 0 if asked.needed is None else asked.needed.at_least
+        return expected(asked.principal, asked.model, asked.route, self.view.replicas, least=least)
 
     def reconsider(self, asked: Asked) -> None:
         """Find its model and its caller anew."""

@@ -29,7 +29,7 @@ from tuneplex.gateway.places import Places
 from tuneplex.gateway.relay import OUTCOMES, Relay
 from tuneplex.gateway.tokens import TokenCounter
 from tuneplex.gateway.upstreams import Upstreams
-from tuneplex.policy import DEATHS, Budget, End, backoff_s, expected
+from tuneplex.policy import DEATHS, Budget, End, backoff_s
 from tuneplex.types import FleetView, GatewaySettings, Replica, ReplicaState, Retries, Route
 
 __all__ = ["Desk", "Returns"]
@@ -54,6 +54,9 @@ class Desk(Protocol):
         Raises:
             ApiError: There are none, either.
         """
+
+    def coming(self, asked: Asked) -> tuple[Replica, ...]:
+        """The replicas that will be able to take a request, whether there are others or not."""
 
 
 class _Back(msgspec.Struct):
@@ -267,14 +270,11 @@ class Returns:
 
     def _has_prospects(self, relay: Relay) -> bool:
         """Whether there is anything to wait for."""
-        asked = relay.asked
         try:
             ready, _ = self._find(relay)
         except ApiError:
             return False
-        least = 0 if asked.needed is None else asked.needed.at_least
-        coming = expected(asked.principal, asked.model, asked.route, self._desk.view.replicas, least=least)
-        if coming or any(replica.name in self._doubts for replica in ready):
+        if self._desk.coming(relay.asked) or any(replica.name in self._doubts for replica in ready):
             return True
         return any(replica.endpoint not in relay.tried or self._is_worth(relay, replica) for replica in ready)
 

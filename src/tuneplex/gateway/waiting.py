@@ -47,6 +47,9 @@ class Desk(Protocol):
             ApiError: There are none, either.
         """
 
+    def coming(self, asked: Asked) -> tuple[Replica, ...]:
+        """The replicas that will be able to take a request, whether there are others or not."""
+
     def reconsider(self, asked: Asked) -> None:
         """Find its model and its caller anew, after fleet or keys have changed.
 
@@ -169,7 +172,7 @@ class Room:
         if self._closed:
             raise _stopping()
         broken_s = self._places.broken_s(replicas) if replicas else None
-        if broken_s is not None:
+        if broken_s is not None and not self._desk.coming(asked):
             raise no_healthy_engine(asked.shown, broken_s)
         now, limits = self._clock(), self._limits
         if not self._waiters:
