@@ -190,12 +190,15 @@ class Fleet:
             self.spec = marked
         return msgspec.json.decode(reply.content, type=tuple[Change, ...])
 
-    def counted(self, name: str) -> int:
-        """A counter of the gateways, all its labels together; `name` is without `_total`."""
+    def counted(self, name: str, **labels: str) -> int:
+        """A counter of the fleet, all samples with these labels together; `name` is without `_total`."""
         with self.client() as client:
             page = client.get(str(client.base_url).replace("/v1/", "/metrics")).text
         families = [family for family in text_string_to_metric_families(page) if family.name == name]
-        return round(sum(sample.value for family in families for sample in family.samples))
+        samples = [
+            sample for family in families for sample in family.samples if labels.items() <= sample.labels.items()
+        ]
+        return round(sum(sample.value for sample in samples))
 
     def ask(self, model: str = "base") -> str:
         """One short answer from a model."""
