@@ -42,7 +42,7 @@ pools:
 gateway:
   port: 0
 """
-CONTEXT = 224
+CONTEXT = 160
 ROUNDS = 4
 MORE = 8  # events that each stream has had before an engine is killed
 NEARLY = 0.5  # by how much bfloat16 may misjudge a logarithm
@@ -61,12 +61,12 @@ EMOJI = "🌙🚀🙂🌍 世界 🌙🚀🙂🌍 世界 🌙🚀🙂🌍 世界
 def chat(model: str, text: str, **more: object) -> Ask:
     """A chat of one message."""
     messages = [{"role": "user", "content": text}]
-    return Ask(CHAT, {"model": model, "messages": messages, "max_tokens": 90, **ENDLESS, **more})
+    return Ask(CHAT, {"model": model, "messages": messages, "max_tokens": 70, **ENDLESS, **more})
 
 
 def plain(model: str, prompt: str, **more: object) -> Ask:
     """A plain completion."""
-    return Ask(COMPLETIONS, {"model": model, "prompt": prompt, "max_tokens": 90, **ENDLESS, **more})
+    return Ask(COMPLETIONS, {"model": model, "prompt": prompt, "max_tokens": 70, **ENDLESS, **more})
 
 
 STOPPED = chat("ada", "Tell me a long story about the sea.", **USAGE)
