@@ -21,7 +21,8 @@ __all__ = ["Doubts"]
 
 _AGAIN_S = 0.2
 _ANSWER_S = 1.0
-_LONGEST_S = 3.0  # by then control has seen it, or sees what we do not
+_LONGEST_S = 3.0  # by then control has seen it, or sees what we do not;
+_SICK_S = 15.0  # a server whose engine has ended says so for up to 8 s before it ends, too
 _SERVER_ERROR = 500
 _SILENT = -1
 _REMEMBERED = 1000  # endpoints,
@@ -113,7 +114,8 @@ class Doubts:
             del self._found[next(iter(self._found))]
 
     async def _probe(self, upstream: Upstream) -> None:
-        until = time.monotonic() + _LONGEST_S
+        began = time.monotonic()
+        until = began + _LONGEST_S
         try:
             while time.monotonic() < until:
                 status = await _status(upstream)
@@ -122,6 +124,8 @@ class Doubts:
                     break
                 if status != _SILENT:
                     self._note(upstream.replica.endpoint, gone=True)
+                if status >= _SERVER_ERROR:
+                    until = began + _SICK_S
                 await asyncio.sleep(_AGAIN_S)
         finally:
             name = upstream.replica.name

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.front import VERSIONS, chat
 from tests.support.returning import fronting, tries, whole
+from tuneplex.gateway import doubts
 from tuneplex.policy import End, verdict
 from tuneplex.testing import FakeEngine, Script
 from tuneplex.types import Breaking, ReplicaState, Retries, Timeouts, Waiting
@@ -360,3 +361,19 @@ async def test_only_streams_are_hedged(engines: list[FakeEngine], tokenizer: str
         engines[0].script(Script(before_headers_s=0.4))
         assert (await front.chat()).status == 200
         assert tries(engines) == [1, 0]
+
+
+async def test_an_engine_that_says_it_is_sick_gets_nothing(
+    engines: list[FakeEngine], tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked until it is well, or until control sees that it has ended; what comes meanwhile waits."""
+    monkeypatch.setattr(doubts, "_LONGEST_S", 0.3)
+    async with fronting(engines[:1], tokenizer) as front:
+        engines[0].script(*[Script(status=503)] * 5, path="/health")
+        dead = '{"error":{"message":"EngineCore encountered an issue. See stack trace","code":500}}'
+        engines[0].script(Script(status=500, body=dead))
+        assert (await front.chat()).status == 500
+        assert (await front.chat()).status == 200
+        asked = [record.path for record in engines[0].requests]
+        assert asked.count("/health") == 6
+        assert asked[-1] == "/v1/chat/completions"
