@@ -269,7 +269,8 @@ def test_one_engine_is_killed_after_the_other(fleet: Fleet, whole: list[Listener
 
 
 @in_bfloat16
-@pytest.mark.parametrize("process", ["EngineCore", pytest.param("APIServer", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("process", ["EngineCore", "APIServer"])
 def test_in_bfloat16_no_token_is_lost_or_doubled(fleet: Fleet, base_model: Path, process: str) -> None:
     """All have as many tokens as they should, they make the text, and each is what the engine says next."""
     fleet.ready()

@@ -183,7 +183,7 @@ async def rage(tokenizer: str, seed: int, *, clients: int, seconds: float, pace_
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 async def test_a_short_storm(tokenizer: str, seed: int) -> None:
     """Whatever happens to replicas, streams say what they would have said, and nothing is left of any request."""
     await rage(tokenizer, seed, clients=80, seconds=12, pace_s=(0.01, 0.03))

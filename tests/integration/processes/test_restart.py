@@ -72,7 +72,7 @@ def make_listening(tmp_path: Path, fake_python: str) -> Iterator[MakeListening]:
         fleet.end()
 
 
-@pytest.mark.parametrize("gateways", [1, 2])
+@pytest.mark.parametrize("gateways", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_a_restart_of_gateways_breaks_no_stream(make_fleet: MakeFleet, gateways: int) -> None:
     """Streams finish in the old processes without a gap, others serve meanwhile, and at last only these are there."""
     fleet = make_fleet(gateways=gateways, env=SLOW)
@@ -117,7 +117,7 @@ async def load(base: str, lasts: asyncio.Event) -> list[int | str]:
     return seen
 
 
-@pytest.mark.parametrize("gateways", [1, 2])
+@pytest.mark.parametrize("gateways", [pytest.param(1, marks=pytest.mark.full), 2])
 async def test_no_request_fails_while_all_is_restarted(make_fleet: MakeFleet, gateways: int) -> None:
     """Of a steady load of short requests, on connections that stay and on new ones, none gets an error."""
     fleet = make_fleet(gateways=gateways)
