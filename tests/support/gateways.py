@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 from tuneplex.gateway import Gateway, serve
 from tuneplex.identity import Access
-from tuneplex.types import FleetView, GatewaySettings, Model, Price, Replica
+from tuneplex.types import FleetView, GatewaySettings, Model, Price, Replica, Retries
 
 __all__ = ["KEY", "gateway_of", "open_gateway", "serving"]
 
@@ -27,7 +27,8 @@ def open_gateway(
 def gateway_of(endpoint: str, secret: str = "", access: Access | None = None, *, price: Price | None = None) -> Gateway:
     """A gateway that has `base`, `ada`, `bob` and the alias `gpt-4o-mini` (which is `ada`) from one engine.
 
-    `KEY` is let in, and so are the keys of `access`. All models have the same price, if any.
+    `KEY` is let in, and so are the keys of `access`. All models have the same price, if any. What
+    fails is not sent again.
     """
     return Gateway(0, _view(endpoint, secret, price), access or Access())
 
@@ -55,5 +56,5 @@ def _view(endpoint: str, secret: str, price: Price | None) -> FleetView:
         models=models,
         aliases={"gpt-4o-mini": "ada"},
         replicas=(Replica("default-0", "default", "vllm", endpoint, secret, serves=serves),),
-        settings=GatewaySettings(key_sha256=hashlib.sha256(KEY.encode()).hexdigest()),
+        settings=GatewaySettings(key_sha256=hashlib.sha256(KEY.encode()).hexdigest(), retries=Retries(tries=1)),
     )
