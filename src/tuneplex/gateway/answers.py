@@ -31,6 +31,7 @@ __all__ = ["PASSED", "STREAM_HEADERS", "ErrorAnswer", "LongAnswer", "StreamAnswe
 PASSED = "deadline_exceeded"
 
 _BORDER = b"\n\n"
+_ENDS = b"}\n\n"  # an event that was cut has none
 STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 _WHOLE_LIMIT = 1024 * 1024
 _ERROR_LIMIT = 64 * 1024
@@ -98,7 +99,7 @@ class StreamAnswer:
             and not done
             and data.startswith(self._usual)
             and data.find(b"\n") == len(data) - 2
-            and data.endswith(_BORDER)
+            and data.endswith(_ENDS)
         ):  # the usual case: one more event of one line
             self._attempt.chunks += 1
             shown = self._meter.one(data)
@@ -114,7 +115,7 @@ class StreamAnswer:
     def _pass_on(self, data: bytes, *, done: bool) -> None:
         attempt = self._attempt
         if data.find(b"\n") == len(data) - 2 and data.endswith(_BORDER) and not self._framer.held:
-            if not data.startswith(self._usual):
+            if not (data.startswith(self._usual) and data.endswith(_ENDS)):
                 data = self._unusual(data)
             shown = self._meter.one(data) if data else b""
         else:
@@ -134,7 +135,7 @@ class StreamAnswer:
     def _are_unusual(self, events: bytes) -> bool:
         if self._typed or self._surplus or self._error_mark in events or self._end_mark in events:
             return True
-        return events.count(self._usual) != events.count(_BORDER)
+        return events.count(self._usual) != events.count(_ENDS) or events.count(_ENDS) != events.count(_BORDER)
 
     def _count(self) -> None:
         attempt = self._attempt

@@ -379,3 +379,26 @@ def test_embeddings_have_no_streams() -> None:
     assert (got.answered.status, got.answered.body) == (200, b"{}")
     assert got.asked is not None
     assert json.loads(got.asked)["stream"] is True
+
+
+@pytest.mark.parametrize("nonsense", [b"data: what [DONE]\n\n", b"data: {nonsense\n\n", b'data: {"id":"x",\n\n'])
+@pytest.mark.parametrize("crlf", [False, True])
+@pytest.mark.parametrize("at", [[], [1, 2, 3, 5, 8]])
+def test_an_event_that_is_no_json_ends_the_stream(nonsense: bytes, at: list[int], *, crlf: bool) -> None:
+    """What came before it goes to the client, then an error, and neither it nor what follows."""
+    body = token("a") + nonsense + token("b") + DONE
+    reply = head(STREAM) + (body.replace(b"\n", b"\r\n") if crlf else body)
+    got = exchange(Route.CHAT, {"stream": True}, [cuts(reply, at)])
+    assert not check_end(got)
+    assert said(got.answered) == ["a"]
+    assert b"nonsense" not in got.answered.body
+
+
+def test_a_cut_event_that_begins_as_usual_ends_the_stream() -> None:
+    """Also when it comes alone, after events that need not be looked at closely."""
+    spoilt = token("b")
+    cut = spoilt[: spoilt.index(b'"b"')] + b"\n\n"
+    parts = [head(STREAM) + token("a"), token("c"), cut, token("d"), DONE]
+    got = exchange(Route.CHAT, {"stream": True}, [parts])
+    assert not check_end(got)
+    assert cut.rstrip() not in got.answered.body
