@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as BaseTokenizer
 
 from tuneplex.engines.continuing import asking_ids, continuable
 from tuneplex.engines.journal import Journal
-from tuneplex.engines.meters import HiddenUsage, Meter, ShownUsage
+from tuneplex.engines.meters import HiddenUsage, Meter, Pattern, ShownUsage
 from tuneplex.engines.usage import OPTIONS, Telling, asking
 from tuneplex.testing import Tokenizer
 from tuneplex.testing.answers import ChatAnswer, CompletionAnswer
@@ -23,7 +23,18 @@ from tuneplex.testing.generation import steps
 from tuneplex.testing.protocol import ChatRequest, CompletionRequest
 from tuneplex.types import Route
 
-__all__ = ["CONTEXT", "DONE", "FINGERPRINT", "Heard", "base_tokenizer", "events", "journal_of", "raw", "unbroken"]
+__all__ = [
+    "CONTEXT",
+    "DONE",
+    "FINGERPRINT",
+    "Heard",
+    "Reader",
+    "base_tokenizer",
+    "events",
+    "journal_of",
+    "raw",
+    "unbroken",
+]
 
 CONTEXT = 400
 DONE = b"data: [DONE]\n\n"
@@ -110,6 +121,25 @@ def journal_of(route: Route, fields: Fields) -> tuple[Journal, Fields]:
     assert terms is not None
     sent, hides = asked(asking_ids(fields))
     return Journal(terms, _meter(hides=hides), context=CONTEXT), sent
+
+
+class Reader:
+    """Has a meter look at the events of one engine as the gateway does: only at those that do not look like others."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._pattern: Pattern | None = None
+
+    def one(self, event: bytes) -> bytes:
+        """What the client sees of it."""
+        pattern = self._pattern
+        if pattern and event.startswith(pattern.begins) and event.endswith(pattern.ends):
+            between = self._meter.between(event)
+            if between:
+                return pattern.shown + between
+        shown = self._meter.one(event)
+        self._pattern = self._meter.pattern(event)
+        return shown
 
 
 def unbroken(route: Route, fields: Fields, *, groups: Sequence[int] = (1,)) -> list[bytes]:

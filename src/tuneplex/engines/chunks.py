@@ -10,12 +10,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tuneplex.engines.meters import payload_of
+from tuneplex.engines.meters import OPENS, payload_of
 
-__all__ = ["CHAT", "COMPLETION", "DONE", "OPENS", "Chunk", "Form", "Writer", "envelope_of", "read_chunk", "without_ids"]
+__all__ = ["CHAT", "COMPLETION", "DONE", "Chunk", "Form", "Writer", "envelope_of", "read_chunk", "without_ids"]
 
 DONE = b"data: [DONE]\n\n"
-OPENS = b'"choices":['
 _IDS = b'token_ids":['
 _COUNTS = ("prompt_tokens", "total_tokens", "completion_tokens")
 Json = dict[str, Any]

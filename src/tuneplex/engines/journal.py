@@ -19,7 +19,6 @@ from tuneplex.engines.chunks import (
     CHAT,
     COMPLETION,
     DONE,
-    OPENS,
     Chunk,
     Writer,
     envelope_of,
@@ -27,7 +26,7 @@ from tuneplex.engines.chunks import (
     without_ids,
 )
 from tuneplex.engines.continuing import Terms, asking_ids
-from tuneplex.engines.meters import Meter, split_events
+from tuneplex.engines.meters import OPENS, Meter, Pattern, split_events
 from tuneplex.engines.resuming import PRIMED, Found, Said, Seam, Stops, Watch, find_seam
 from tuneplex.engines.usage import Usage
 
@@ -59,6 +58,7 @@ class Journal:
     """
 
     __slots__ = (
+        "_alone",
         "_asked",
         "_closes",
         "_context",
@@ -105,6 +105,7 @@ class Journal:
         self._writer: Writer | None = None  # only where something has to be written
         self._prompt = b""  # its tokens, as the engine has told them
         self._asked = 0  # how many those are
+        self._alone = 0  # events that the inner meter has not seen
         self._kept = array("I")  # tokens up to the last seam
         self._odd = False
         self._finished = False
@@ -146,6 +147,19 @@ class Journal:
         shown = b"".join(map(self._take, split_events(events)))
         return self._inner.many(shown) if shown else b""
 
+    def pattern(self, event: bytes) -> Pattern | None:  # noqa: ARG002 - it has been learned from
+        """As it was learned, if the inner meter need not see what becomes of such events; see `Meter`."""
+        if not (self._prompt and self._head) or self._inner.pattern(self._head + self._tail) is None:
+            return None
+        return Pattern(self._prefix, self._ends, self._head)
+
+    def between(self, event: bytes) -> bytes:
+        """Note it; see `Meter`."""
+        self.last = event
+        shown = self._cut_out(event)
+        self._alone += bool(shown)
+        return shown
+
     def rest(self) -> bytes:
         """What the inner meter has kept back."""
         return self._inner.rest()
@@ -155,7 +169,7 @@ class Journal:
         told = self._inner.used()
         if told.exact or not self._prompt:
             return told
-        said = max(self.tokens, told.completion) if self._odd else self.tokens
+        said = max(self.tokens, told.completion + self._alone) if self._odd else self.tokens
         return Usage(self._asked, said, told.cached, exact=self._finished and not self._odd)
 
     # --- what there is
@@ -181,18 +195,24 @@ class Journal:
     def _take(self, event: bytes) -> bytes:
         """Note one event; what the client is to see of it, which is several events only at an end of ours."""
         if event.startswith(self._prefix) and event.endswith(self._ends):
-            piece = event[self._start : self._end]
-            text, _, ids = piece.partition(self._closes)
-            if not ids.isdigit():
-                if not ids.replace(b",", b"").isdigit():
-                    return self._look(event)
-                self._extra += ids.count(b",")
-            page = self._page
-            page.append(piece)
-            if len(page) == _PAGE:
-                self._pack()
-            return self._head + text + self._tail
+            shown = self._cut_out(event)
+            if shown:
+                return self._head + shown
         return self._look(event)
+
+    def _cut_out(self, event: bytes) -> bytes:
+        """Note an event that begins and ends as usual; what the client sees after its beginning. Empty: it is unusual."""
+        piece = event[self._start : self._end]
+        text, _, ids = piece.partition(self._closes)
+        if not ids.isdigit():
+            if not ids.replace(b",", b"").isdigit():
+                return b""
+            self._extra += ids.count(b",")
+        page = self._page
+        page.append(piece)
+        if len(page) == _PAGE:
+            self._pack()
+        return text + self._tail
 
     def _look(self, event: bytes) -> bytes:
         """The same for an event that is not of the usual kind."""

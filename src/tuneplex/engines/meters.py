@@ -17,7 +17,9 @@ import msgspec
 
 from tuneplex.engines.usage import Telling, Usage, read_usage
 
-__all__ = ["HiddenUsage", "Meter", "ResponseUsage", "ShownUsage", "payload_of", "split_events"]
+__all__ = ["OPENS", "HiddenUsage", "Meter", "Pattern", "ResponseUsage", "ShownUsage", "payload_of", "split_events"]
+
+OPENS = b'"choices":['
 
 _BORDERS = (b"\n\n", b"\r\n\r\n")
 _DONE = b"[DONE]"
@@ -35,6 +37,20 @@ _DELTA_ALONE = b'.delta"'
 _MOST_HELD = 4096
 
 
+class Pattern(msgspec.Struct, frozen=True):
+    """How nearly all events of a stream begin and end: those that bring a token and nothing else.
+
+    Attributes:
+        begins: Up to where they differ.
+        ends: From there on they are alike again; each of them ends no choice, and is one line.
+        shown: What the client sees instead of `begins`, before the model's name is put in.
+    """
+
+    begins: bytes
+    ends: bytes
+    shown: bytes
+
+
 class Meter(Protocol):
     """Counts one stream.
 
@@ -49,6 +65,12 @@ class Meter(Protocol):
 
     def many(self, events: bytes) -> bytes:
         """Take any number of whole events; what the client sees of them."""
+
+    def pattern(self, event: bytes) -> Pattern | None:
+        """How other events like this one look, which was taken; None if each has to be looked at."""
+
+    def between(self, event: bytes) -> bytes:
+        """Take one event of this pattern; what the client sees of it after its beginning. Empty: it is not of that."""
 
     def rest(self) -> bytes:
         """What was kept back, once nothing more comes."""
@@ -77,11 +99,12 @@ _response_event = msgspec.json.Decoder(_ResponseEvent)
 class ShownUsage:
     """A stream whose usage the client sees: it has asked for it, or the engine cannot be asked."""
 
-    __slots__ = ("_before", "_events", "_opening", "last")
+    __slots__ = ("_before", "_events", "_opening", "_start", "last")
 
     def __init__(self) -> None:
         self.last = b""
         self._before = b""
+        self._start = 0
         self._events = 0
         self._opening = True
 
@@ -101,6 +124,18 @@ class ShownUsage:
             if self._opening:
                 self._open(events)
         return events
+
+    def pattern(self, event: bytes) -> Pattern | None:
+        """By the last event; see `Meter`."""
+        found = None if self._opening else _pattern_of(event)
+        self._start = 0 if found is None else len(found.begins)
+        return found
+
+    def between(self, event: bytes) -> bytes:
+        """Pass it on; see `Meter`."""
+        self._before, self.last = self.last, event
+        self._events += 1
+        return event[self._start :]
 
     def rest(self) -> bytes:
         """Nothing is kept back."""
@@ -133,11 +168,24 @@ class HiddenUsage:
         telling: What is known of the engine; it learns from this stream.
     """
 
-    __slots__ = ("_careful", "_events", "_held", "_hides", "_null", "_opening", "_so_far", "_telling", "_told", "last")
+    __slots__ = (
+        "_careful",
+        "_events",
+        "_held",
+        "_hides",
+        "_null",
+        "_opening",
+        "_so_far",
+        "_start",
+        "_telling",
+        "_told",
+        "last",
+    )
 
     def __init__(self, telling: Telling) -> None:
         self.last = b""
         self._telling = telling
+        self._start = 0
         self._events = 0
         self._opening = True
         self._careful = True  # each event has to be looked at
@@ -165,6 +213,18 @@ class HiddenUsage:
             return b"".join(map(self._look, split_events(events)))
         self._events += count
         return events
+
+    def pattern(self, event: bytes) -> Pattern | None:
+        """By the last event; see `Meter`."""
+        found = None if self._careful else _pattern_of(event)
+        self._start = 0 if found is None else len(found.begins)
+        return found
+
+    def between(self, event: bytes) -> bytes:
+        """Pass it on; see `Meter`."""
+        self.last = event
+        self._events += 1
+        return event[self._start :]
 
     def rest(self) -> bytes:
         """Events that wait for a fingerprint, which has not come."""
@@ -279,6 +339,14 @@ class ResponseUsage:
             self._deltas += len(_DELTA.findall(events))
         return events
 
+    def pattern(self, event: bytes) -> Pattern | None:  # noqa: ARG002 - see `Meter`
+        """None: its events have two lines."""
+        return None
+
+    def between(self, event: bytes) -> bytes:  # noqa: ARG002 - see `Meter`
+        """There is no pattern."""
+        return b""
+
     def rest(self) -> bytes:
         """Nothing is kept back."""
         return b""
@@ -294,6 +362,14 @@ class ResponseUsage:
             if usage is not None:
                 return usage
         return Usage(0, self._deltas, exact=False)
+
+
+def _pattern_of(event: bytes) -> Pattern | None:
+    """By an event that ends no choice, or several of them."""
+    start, end = event.find(OPENS) + len(OPENS), event.rfind(_ORDINARY)
+    if not len(OPENS) <= start < end:
+        return None
+    return Pattern(event[:start], event[end:], event[:start])
 
 
 def _count(events: bytes) -> int:

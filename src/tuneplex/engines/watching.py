@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tuneplex.engines.meters import Meter, payload_of, split_events
+from tuneplex.engines.meters import Meter, Pattern, payload_of, split_events
 from tuneplex.engines.usage import Usage, read_usage
 
 __all__ = ["Watch", "WatchedChoices", "WatchedResponse"]
@@ -98,6 +98,14 @@ class WatchedChoices:
             return b""
         events = self.last = b"".join(map(self._read, split_events(events)))
         return self._inner.many(events)
+
+    def pattern(self, event: bytes) -> Pattern | None:  # noqa: ARG002 - see `Meter`
+        """None: each event is read."""
+        return None
+
+    def between(self, event: bytes) -> bytes:  # noqa: ARG002 - see `Meter`
+        """There is no pattern."""
+        return b""
 
     def rest(self) -> bytes:
         """What the inner meter has kept back."""
@@ -191,6 +199,14 @@ class WatchedResponse:
             for event in split_events(events):
                 self._read(event)
         return self._inner.many(events)
+
+    def pattern(self, event: bytes) -> Pattern | None:  # noqa: ARG002 - see `Meter`
+        """None: each event is read."""
+        return None
+
+    def between(self, event: bytes) -> bytes:  # noqa: ARG002 - see `Meter`
+        """There is no pattern."""
+        return b""
 
     def rest(self) -> bytes:
         """What the inner meter has kept back."""

@@ -31,6 +31,7 @@ __all__ = ["PASSED", "STREAM_HEADERS", "ErrorAnswer", "LongAnswer", "StreamAnswe
 PASSED = "deadline_exceeded"
 
 _BORDER = b"\n\n"
+_NEVER = b"\0"  # no event has one
 _ENDS = b"}\n\n"  # an event that was cut has none
 STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 _WHOLE_LIMIT = 1024 * 1024
@@ -55,20 +56,21 @@ class StreamAnswer:
 
     __slots__ = (
         "_attempt",
+        "_begins",
         "_dialect",
         "_end_mark",
+        "_ends",
         "_error_mark",
         "_exchange",
         "_framer",
+        "_head",
         "_meter",
         "_over",
-        "_plain",
         "_reading",
         "_rename",
         "_surplus",
         "_typed",
         "_usual",
-        "_usual_name",
     )  # fmt: skip
 
     def __init__(self, attempt: Attempt, reading: Reading) -> None:
@@ -83,8 +85,8 @@ class StreamAnswer:
         self._surplus = False  # and what follows is for nobody
         self._reading = reading
         self._rename = reading.renamer.events
-        self._usual_name = reading.renamer.usual
-        self._plain = False  # nothing is held, and the first event has gone
+        self._begins = self._ends = _NEVER  # what most events begin and end with,
+        self._head = b""  # and with what they begin for the client
         self._framer = EventFramer()
         self._meter = reading.meter
         if not self._exchange.spoken:
@@ -95,22 +97,29 @@ class StreamAnswer:
     def reply_data(self, data: bytes, done: bool) -> None:  # noqa: FBT001 - see `Receiver`
         """Pass on the events that are complete."""
         if (
-            self._plain
+            data.startswith(self._begins)
+            and data.endswith(self._ends)
             and not done
-            and data.startswith(self._usual)
-            and data.find(b"\n") == len(data) - 2
-            and data.endswith(_ENDS)
+            and data.find(b"\n") == len(data) - len(_BORDER)
         ):  # the usual case: one more event of one line
-            self._attempt.chunks += 1
-            shown = self._meter.one(data)
-            if shown:
-                renamed = shown.replace(*self._usual_name)
-                self._exchange.write(self._rename(shown) if renamed is shown else renamed)
-            elif self._reading.is_over:
-                self._end(b"")
-            return
+            rest = self._meter.between(data)
+            if rest:
+                self._attempt.chunks += 1
+                self._exchange.write(self._head, rest)
+                return
         self._pass_on(data, done=done)
-        self._plain = self._attempt.chunks > 0 and not self._framer.held and not self._attempt.relay.may_stop
+        self._learn(data)
+
+    def _learn(self, data: bytes) -> None:
+        """Learn how events look that need no closer look, if anything can be told by this one."""
+        self._begins = _NEVER
+        if self._framer.held or not self._attempt.chunks or self._attempt.relay.may_stop:
+            return
+        pattern = self._meter.pattern(data)
+        if pattern is None or not pattern.begins.startswith(self._usual) or not pattern.ends.endswith(_ENDS):
+            return
+        if self._rename(pattern.ends) == pattern.ends:  # otherwise the model's name comes there
+            self._begins, self._ends, self._head = pattern.begins, pattern.ends, self._rename(pattern.shown)
 
     def _pass_on(self, data: bytes, *, done: bool) -> None:
         attempt = self._attempt

@@ -152,12 +152,14 @@ class Exchange:
             self.close = True  # the end of the connection is the end of the body
         self._head = self._render(b"content-type: %b\r\n%b" % (content_type, headers))
 
-    def write(self, data: bytes) -> None:
-        """Send a piece of the body, which must not be empty."""
-        size = len(data)
+    def write(self, data: bytes, more: bytes = b"") -> None:
+        """Send a piece of the body, which must not be empty; in two parts, if that saves putting them together."""
+        size = len(data) + len(more)
         self.sent += size
         if self._chunked:
-            data = b"".join((_SIZES[size] if size < _KNOWN_SIZES else b"%x\r\n" % size, data, b"\r\n"))
+            data = b"".join((_SIZES[size] if size < _KNOWN_SIZES else b"%x\r\n" % size, data, more, b"\r\n"))
+        elif more:
+            data += more
         if self._head:
             data = self._head + data
             self._head = b""

@@ -63,8 +63,9 @@ class Recorder(Exchange):
         super().start(status, content_type, headers)
         self._beginning = (status, content_type, headers)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, more: bytes = b"") -> None:
         """See `Exchange`. Comments are for those who wait now, so they are not kept."""
+        data += more
         self.sent += len(data)
         self._begin()
         if data.startswith(b":") and self._recording.content_type == EVENT_STREAM and _is_one(data):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.moves import CONTEXT, FINGERPRINT, Heard, base_tokenizer, events, journal_of, raw, unbroken
+from tests.support.moves import CONTEXT, FINGERPRINT, Heard, Reader, base_tokenizer, events, journal_of, raw, unbroken
 from tuneplex.engines.continuing import asking_ids, continuable
 from tuneplex.engines.journal import Journal
 from tuneplex.engines.meters import HiddenUsage, ShownUsage
@@ -71,7 +71,7 @@ def moved(route: Route, fields: dict[str, Any], plan: Plan) -> Heard:
     for number, cut in enumerate([*plan.cuts, None], 1):
         groups = plan.groups[number % len(plan.groups) :] + plan.groups
         stream = islice(events(route, sent, groups=groups, number=number), cut)
-        got += [journal.many(b"".join(stream))] if plan.many else map(journal.one, stream)
+        got += [journal.many(b"".join(stream))] if plan.many else map(Reader(journal).one, stream)
         assert not journal.failed
         if not journal.continuable_now:
             got.append(journal.closing())
@@ -137,7 +137,7 @@ def test_whoever_wants_ids_gets_each_once(route: Route, words: str, cuts: list[i
     got: list[bytes] = []
     for number, cut in enumerate([*cuts, None], 1):
         stream = events(route, sent, number=number)
-        got += [journal.one(event) for event in islice(stream, cut)]
+        got += map(Reader(journal).one, islice(stream, cut))
         while (seam := journal.seam(base_tokenizer())) is None and (event := next(stream, b"")):
             got.append(journal.one(event))  # inside of a character, or at the end
         if seam is None:
@@ -164,7 +164,8 @@ def test_nothing_is_seen_of_the_ids(route: Route, more: dict[str, Any], border: 
     """Byte for byte the events that the engine would have sent if nobody had asked for the token ids."""
     fields = asked(route, '"token_ids":[1] \\', **{"max_tokens": 50, "ignore_eos": True, **more})
     journal, sent = journal_of(route, fields)
-    got = [journal.one(event.replace(b"\n\n", border)) for event in events(route, sent, groups=groups)]
+    reader = Reader(journal)
+    got = [reader.one(event.replace(b"\n\n", border)) for event in events(route, sent, groups=groups)]
     assert b"".join(got) == b"".join(unbroken(route, fields, groups=groups)).replace(b"\n\n", border)
     assert journal.used().completion == journal.tokens
 

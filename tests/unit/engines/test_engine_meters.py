@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuneplex.engines.meters import HiddenUsage, Meter, ResponseUsage, ShownUsage
+from tuneplex.engines.meters import HiddenUsage, Meter, Pattern, ResponseUsage, ShownUsage
 from tuneplex.engines.usage import Telling, Usage
 from tuneplex.http import EventFramer
 
@@ -84,13 +84,16 @@ class Engine:
 def through(meter: Meter, data: bytes, cuts: list[int]) -> bytes:
     """What a client sees of a stream that comes in these pieces, handled as the gateway does."""
     framer, shown = EventFramer(), b""
+    pattern: Pattern | None = None
     borders = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     for start, end in itertools.pairwise(borders):
         piece = data[start:end]
-        if piece.find(b"\n") == len(piece) - 2 and piece.endswith(b"\n\n") and not framer.held:
-            shown += meter.one(piece)
-        else:
-            shown += meter.many(framer.feed(piece))
+        alone = piece.find(b"\n") == len(piece) - 2 and piece.endswith(b"\n\n") and not framer.held
+        if pattern and alone and piece.startswith(pattern.begins) and piece.endswith(pattern.ends):
+            shown += pattern.shown + meter.between(piece)
+            continue
+        shown += meter.one(piece) if alone else meter.many(framer.feed(piece))
+        pattern = meter.pattern(piece)
     return shown + meter.rest()
 
 
@@ -128,6 +131,22 @@ def test_nobody_sees_that_the_usage_was_asked_for(
     meter = HiddenUsage(telling)
     assert through(meter, asked, event_borders(asked) if cuts is None else cuts) == plain
     assert meter.used() == Usage(11, sum(map(len, texts)))
+
+
+@pytest.mark.parametrize("style", ["vllm", "openai", "plain"])
+@pytest.mark.parametrize("choices", [1, 2])
+def test_events_that_are_alike_are_told_apart_where_it_matters(style: str, choices: int) -> None:
+    """Events of which something is to be hidden, and those that say who speaks, are looked at one by one."""
+    engine, texts = Engine(style), [["a", "b", "c", "d"]] * choices
+    asked = engine.stream(texts, asked=True)
+    telling = Telling()
+    for _ in range(2):
+        meter = HiddenUsage(telling)
+        assert through(meter, asked, event_borders(asked)) == engine.stream(texts, asked=False)
+    borders = event_borders(asked)
+    for meter in (HiddenUsage(telling), ShownUsage()):
+        through(meter, asked[: borders[3 * choices]], borders)
+        assert meter.used() == Usage(0, 2 * choices + 1, exact=False)
 
 
 @given(texts=st.lists(st.lists(TEXT, min_size=1, max_size=4), min_size=1, max_size=3), cuts=CUTS)
