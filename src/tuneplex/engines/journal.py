@@ -201,7 +201,7 @@ class Journal:
         return self._look(event)
 
     def _cut_out(self, event: bytes) -> bytes:
-        """Note an event that begins and ends as usual; what the client sees after its beginning. Empty: it is unusual."""
+        """Note an event that begins and ends as usual; what the client sees behind its beginning, or nothing at all."""
         piece = event[self._start : self._end]
         text, _, ids = piece.partition(self._closes)
         if not ids.isdigit():

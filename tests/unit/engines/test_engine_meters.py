@@ -141,8 +141,7 @@ def test_events_that_are_alike_are_told_apart_where_it_matters(style: str, choic
     asked = engine.stream(texts, asked=True)
     telling = Telling()
     for _ in range(2):
-        meter = HiddenUsage(telling)
-        assert through(meter, asked, event_borders(asked)) == engine.stream(texts, asked=False)
+        assert through(HiddenUsage(telling), asked, event_borders(asked)) == engine.stream(texts, asked=False)
     borders = event_borders(asked)
     for meter in (HiddenUsage(telling), ShownUsage()):
         through(meter, asked[: borders[3 * choices]], borders)
