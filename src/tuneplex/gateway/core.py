@@ -23,7 +23,7 @@ from tuneplex.gateway.admission import Admission, Ticket
 from tuneplex.gateway.answers import tell
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.body import Body, read_body
-from tuneplex.gateway.counters import Counters
+from tuneplex.gateway.counters import Counters, Outcome
 from tuneplex.gateway.counting import Counting
 from tuneplex.gateway.doubts import Doubts
 from tuneplex.gateway.estimate import Estimate, by_size, does_not_fit, fits_by_size
@@ -44,7 +44,7 @@ from tuneplex.gateway.site import MetricsSource, Site
 from tuneplex.gateway.tokens import TokenCounter
 from tuneplex.gateway.upstreams import Upstreams
 from tuneplex.gateway.urgency import read_deadline, read_priority
-from tuneplex.gateway.waiting import Room
+from tuneplex.gateway.waiting import Room, stopping
 from tuneplex.identity import Access, Grant, Principal, Subject
 from tuneplex.policy import eligible, expected, too_small
 from tuneplex.types import FleetView, GatewayReport, GatewaySettings, Leases, Model, Replica, Route, Turns
@@ -216,6 +216,14 @@ class Gateway:
     def drain(self) -> None:
         """Nothing waits from now on: what would have to is refused, so that somebody else can take it."""
         self._room.close()
+
+    def give_up(self) -> None:
+        """Tell those whose replies are still under way that they will not be finished."""
+        for counting in tuple(self._counting):
+            counting.leave()
+            self.answer(counting.asked, stopping())
+        for relay in tuple(self.ledger.relays):
+            relay.give_up(stopping(), Outcome.STOPPED)
 
     def close(self) -> None:
         """Close the connections to the engines."""

@@ -24,6 +24,7 @@ class Outcome(StrEnum):
     DEADLINE = "deadline"  # the client's own
     CLIENT_GONE = "client_gone"
     CUT = "cut"  # a limit that may has ended the stream
+    STOPPED = "stopped"  # the gateway has ended, and its time to finish was over
 
 
 class Tally:

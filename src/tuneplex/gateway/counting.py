@@ -36,18 +36,21 @@ class Counting:
 
     def expire(self) -> ApiError:
         """It has taken too long: nothing more needs to be counted. Returns what to tell."""
-        self.over()
-        self._pending.cancel()
+        self.leave()
         if self.until == self.asked.deadline:
             words = "The request's deadline passed while its tokens were being counted."
             return DeadlineExceeded(words, code=PASSED, retry_after_s=_RETRY_S)
         words = "Too many large requests are being counted. Try again later."
         return Unavailable(words, code="waited_too_long", retry_after_s=_RETRY_S)
 
-    def client_gone(self) -> None:
+    def leave(self) -> None:
         """Nothing more needs to be counted."""
         self.over()
         self._pending.cancel()
+
+    def client_gone(self) -> None:
+        """It has left."""
+        self.leave()
         self.asked.tally.answered(_CLIENT_CLOSED)
 
     def client_paused(self) -> None:

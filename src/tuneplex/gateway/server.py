@@ -36,7 +36,7 @@ async def serve(
     drain_s: int = 30,
     limits: ConnectionLimits | None = None,
 ) -> None:
-    """Answer clients on `sock` until `stop` is set, then let the replies under way finish.
+    """Answer clients on `sock` until `stop` is set, then let the replies under way finish, as far as there is time.
 
     Once `leave` is set, it accepts nothing more, because another process does, and returns when the last connection
     has ended: each ends with its next reply, or when it was idle for as long as it may be.
@@ -61,6 +61,9 @@ async def serve(
     finally:
         for helper in helpers:
             helper.cancel()
+        if server.server_state.connections:
+            gateway.give_up()
+            await asyncio.sleep(_TICK_S)  # for what was just written
         for connection in tuple(server.server_state.connections):
             cast("ClientConnection", connection).transport.abort()
         gateway.close()

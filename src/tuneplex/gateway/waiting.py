@@ -26,7 +26,7 @@ from tuneplex.gateway.urgency import SHARES
 from tuneplex.policy import FairQueue
 from tuneplex.types import Replica, Route, Waiting
 
-__all__ = ["Desk", "Room"]
+__all__ = ["Desk", "Room", "stopping"]
 
 _DISPATCHED_AT_ONCE = 16  # and no more, so that streams go on in between
 _REVIEWED_AT_ONCE = 200
@@ -170,7 +170,7 @@ class Room:
 
     def _wait(self, asked: Asked, replicas: tuple[Replica, ...], coming: tuple[Replica, ...]) -> None:
         if self._closed:
-            raise _stopping()
+            raise stopping()
         broken_s = self._places.broken_s(replicas) if replicas else None
         if broken_s is not None and not self._desk.coming(asked):
             raise no_healthy_engine(asked.shown, broken_s)
@@ -412,7 +412,7 @@ class Room:
         self._closed = True
         for asked in tuple(self._waiters):
             if asked.place.waits:
-                self._refuse(asked, _stopping())
+                self._refuse(asked, stopping())
 
     def demand(self, returning: Iterable[tuple[str, Sequence[Replica]]] = ()) -> dict[str, dict[str, float]]:
         """As `GatewayReport.demand` wants it.
@@ -430,5 +430,6 @@ class Room:
         return {name: dict(tenants) for name, tenants in sums.items()}
 
 
-def _stopping() -> Unavailable:
+def stopping() -> Unavailable:
+    """What those are told who would have to wait longer than this process will live."""
     return Unavailable("The gateway is stopping.", code="stopping", retry_after_s=1)

@@ -319,6 +319,29 @@ async def test_streams_under_way_finish_when_the_gateway_stops(engine: FakeEngin
             await front.connect()
 
 
+async def test_replies_that_take_too_long_at_the_end_are_told_so(engine: FakeEngine) -> None:
+    """A stream gets an error event instead of its end, what has not begun gets a status, and it counts as that."""
+    async with open_front(view_of([engine]), drain_s=1) as front:
+        engine.script(Script(lockstep=True), Script(before_headers_s=30))
+        streamed, whole = await front.connect(), await front.connect()
+        streamed.post(CHAT, chat("contacts", stream=True, max_tokens=4))
+        (await engine.arrived()).release()
+        await streamed.head()
+        whole.post(CHAT, chat("contacts"))
+        await engine.arrived()
+        front.stop.set()
+        reply = await whole.response()
+        assert (reply.status, reply.json["error"]["code"]) == (503, "stopping")
+        text = b""
+        while data := await streamed.chunk():
+            text += data
+        *_, last, rest = text.split(b"\n\n")
+        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "stopping"
+        assert rest == b""
+        assert await streamed.closed()
+        assert front.outcomes() == {"stopped": 2}
+
+
 async def test_an_endless_pipeline_is_not_collected(front: Front, engine: FakeEngine) -> None:
     """What a client pipelines waits in one bounded place, however fast it sends and however many replies it gets."""
     http = await front.connect()
