@@ -38,12 +38,16 @@ _SHOTS = (
 )
 
 
+class _Asked(msgspec.Struct):
+    stream: bool = False
+
+
 class Chronicle:
     """Which requests were under way at which deaths.
 
     Attributes:
-        deaths: By id, for each death: how many tokens the request had then, its prompt among them; 0 if it was refused
-            by an engine that was about to end.
+        deaths: By id, for each death: how many tokens the request had then, its prompt among them; 0 if nobody could
+            know of any, because an engine that was about to end has refused it, or its reply does not come in pieces.
     """
 
     def __init__(self) -> None:
@@ -62,8 +66,7 @@ class Chronicle:
         engine.requests.clear()  # each dies once
         for name in dying | (set(sent) - known.keys()):
             record = known.get(name)
-            tokens = 0 if record is None else len(record.prompt_ids) + sum(map(len, record.reply_ids))
-            self.deaths[name].append(tokens)
+            self.deaths[name].append(0 if record is None else _told(record))
 
     def may_be_deadly(self, name: str) -> bool:
         """Whether two engines in a row have ended with this request under way and no new token of it in between."""
@@ -184,6 +187,13 @@ class Fleet:
         """Let engines forget what they are done with."""
         for seat in self.seats:
             seat.engine.requests[:] = [one for one in seat.engine.requests if not one.ended.is_set() or _is_new(one)]
+
+
+def _told(record: Record) -> int:
+    """How many tokens somebody may know of."""
+    if not msgspec.json.decode(record.body, type=_Asked).stream:
+        return 0
+    return len(record.prompt_ids) + sum(map(len, record.reply_ids))
 
 
 def _id(record: Record) -> str:
