@@ -34,6 +34,7 @@ __all__ = ["Journal"]
 
 _NEVER = b"\0"  # no event begins with it
 _CHOICES = b'"choices"'
+_NO_CHOICES = b'"choices":[]'
 _NO_DELTA = b'"delta":{}'
 _BORDERS = (b"\r\n\r\n", b"\n\n")
 _PAGE = 128  # events that are noted before they are packed
@@ -147,9 +148,11 @@ class Journal:
         shown = b"".join(map(self._take, split_events(events)))
         return self._inner.many(shown) if shown else b""
 
-    def pattern(self, event: bytes) -> Pattern | None:  # noqa: ARG002 - it has been learned from
+    def pattern(self, event: bytes) -> Pattern | None:
         """As it was learned, if the inner meter need not see what becomes of such events; see `Meter`."""
-        if not (self._prompt and self._head) or self._inner.pattern(self._head + self._tail) is None:
+        if not (self._prompt and event.startswith(self._prefix) and event.endswith(self._ends)):
+            return None
+        if self._inner.pattern(self._head + self._tail) is None:
             return None
         return Pattern(self._prefix, self._ends, self._head)
 
@@ -220,6 +223,9 @@ class Journal:
             return b""
         if _CHOICES not in event:
             return self._other(event)
+        if _NO_CHOICES in event and self._seam is None:
+            self._told = True
+            return event
         chunk = read_chunk(event)
         if chunk is None:
             return self._strange(event)
@@ -257,8 +263,6 @@ class Journal:
 
     def _whole_usage(self, event: bytes, chunk: Chunk) -> bytes:
         self._told = True
-        if self._seam is None:
-            return event
         if chunk.usage is None:
             return self._fail()
         said, details = chunk.usage

@@ -22,6 +22,8 @@ __all__ = ["OPENS", "HiddenUsage", "Meter", "Pattern", "ResponseUsage", "ShownUs
 OPENS = b'"choices":['
 
 _BORDERS = (b"\n\n", b"\r\n\r\n")
+_LONGEST_BORDER = 4
+_DATA = b"data:"
 _DONE = b"[DONE]"
 _ORDINARY = b'"finish_reason":null'  # an event that ends no choice; the one with the usage has no such field
 _USAGE = b'"usage"'
@@ -145,14 +147,15 @@ class ShownUsage:
         """As the last events tell it, or by the events; see `Meter`."""
         done = self.last.rstrip().endswith(_DONE)
         counted = Usage(0, max(0, self._events), exact=False)
-        for event in reversed(split_events(self._before + self.last)):
-            usage, choices = _read(event)
-            if usage is None:
-                continue
-            if done or choices == 0:
-                return usage
-            # `continuous_usage_stats`: what this choice has used up to now
-            return Usage(usage.prompt, max(usage.completion, counted.completion), usage.cached, exact=False)
+        for events in (self.last, self._before):
+            for event in reversed(split_events(events)) if _USAGE in events else ():
+                usage, choices = _read(event)
+                if usage is None:
+                    continue
+                if done or choices == 0:
+                    return usage
+                # `continuous_usage_stats`: what this choice has used up to now
+                return Usage(usage.prompt, max(usage.completion, counted.completion), usage.cached, exact=False)
         return counted
 
     def _open(self, events: bytes) -> None:
@@ -384,6 +387,8 @@ def split_events(events: bytes) -> list[bytes]:
 
 def payload_of(event: bytes) -> bytes:
     """What follows `data:`."""
+    if event.startswith(_DATA) and event.find(b"\n") >= len(event) - _LONGEST_BORDER:  # it is one line, as usual
+        return event[len(_DATA) :]
     return next((line[5:] for line in event.splitlines() if line.startswith(b"data:")), b"")
 
 

@@ -32,6 +32,7 @@ PASSED = "deadline_exceeded"
 
 _BORDER = b"\n\n"
 _NEVER = b"\0"  # no event has one
+_DONE = b"data: [DONE]\n\n"
 _ENDS = b"}\n\n"  # an event that was cut has none
 STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 _WHOLE_LIMIT = 1024 * 1024
@@ -108,7 +109,8 @@ class StreamAnswer:
                 self._exchange.write(self._head, rest)
                 return
         self._pass_on(data, done=done)
-        self._learn(data)
+        if not done:
+            self._learn(data)
 
     def _learn(self, data: bytes) -> None:
         """Learn how events look that need no closer look, if anything can be told by this one."""
@@ -199,7 +201,7 @@ class StreamAnswer:
             self._surplus = True
             self._usual = b"\0"  # so that all the rest is looked at
             data = data[:end]
-        bad = -1 if self._typed else _nonsense_at(data)
+        bad = -1 if self._typed or data == _DONE else _nonsense_at(data)
         if bad >= 0:
             self._pass_before(data, bad)
             self._attempt.misbehaved("an event of the stream is not JSON")
