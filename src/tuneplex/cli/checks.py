@@ -72,7 +72,7 @@ class EngineProbe:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What was seen on this machine; sizes in bytes."""
+    """What was seen on this machine; sizes in bytes. `local`: engines are to run here, not only elsewhere."""
 
     tuneplex: str
     python: tuple[int, int]
@@ -97,6 +97,7 @@ class Machine:
     running: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
     externals: tuple[EngineAnswer, ...] = ()
+    local: bool = True
 
 
 def findings(machine: Machine) -> tuple[Finding, ...]:
@@ -104,17 +105,24 @@ def findings(machine: Machine) -> tuple[Finding, ...]:
     return (
         _python(machine),
         _system(machine),
+        *_directories(machine),
+        *(_for_engines(machine) if machine.local else (_ELSEWHERE,)),
+        _port(machine),
+        *_runs(machine),
+        *_externals(machine),
+    )
+
+
+def _for_engines(machine: Machine) -> tuple[Finding, ...]:
+    """What local engines need."""
+    return (
         _processor(machine),
         _memory(machine),
         _disk(machine),
-        *_directories(machine),
         _gpu(machine),
         _engine(machine),
         *_programs(machine),
         *_shared_memory(machine),
-        _port(machine),
-        *_runs(machine),
-        *_externals(machine),
     )
 
 
@@ -133,6 +141,9 @@ def sheet(found: tuple[Finding, ...]) -> Sheet:
             for one in found
         ),
     )
+
+
+_ELSEWHERE = Finding("engine", Level.OK, "none is needed here: all engines of the fleet run elsewhere")
 
 
 def _externals(machine: Machine) -> Iterator[Finding]:
@@ -262,6 +273,7 @@ def look(
     running: tuple[str, ...] = (),
     leftovers: tuple[str, ...] = (),
     externals: tuple[EngineAnswer, ...] = (),
+    local: bool = True,
 ) -> Machine:
     """See what there is on this machine. Starts short-lived programs, changes nothing that stays."""
     gpus, gpu_error = _gpus()
@@ -291,6 +303,7 @@ def look(
         running=running,
         leftovers=leftovers,
         externals=externals,
+        local=local,
     )
 
 

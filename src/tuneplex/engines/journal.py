@@ -223,18 +223,19 @@ class Journal:
             return b""
         if _CHOICES not in event:
             return self._other(event)
-        if _NO_CHOICES in event and self._seam is None:
-            self._told = True
-            return event
+        return self._whole_usage(event) if _NO_CHOICES in event else self._choice(event)
+
+    def _choice(self, event: bytes) -> bytes:
+        """An event that brings something."""
         chunk = read_chunk(event)
         if chunk is None:
             return self._strange(event)
+        if chunk.text is None:
+            return self._whole_usage(event)
         if chunk.prompt and not self._prompt:
             self._prompt = chunk.prompt
             self._asked = chunk.prompt.count(b",") + 1
             self._envelope = envelope_of(event)
-        if chunk.text is None:
-            return self._whole_usage(event, chunk)
         if not chunk.opening:
             self._note(chunk, chunk.text)
         if self._seam is None:
@@ -261,9 +262,12 @@ class Journal:
         self.failed = self.over = True
         return b""
 
-    def _whole_usage(self, event: bytes, chunk: Chunk) -> bytes:
+    def _whole_usage(self, event: bytes) -> bytes:
         self._told = True
-        if chunk.usage is None:
+        if self._seam is None:
+            return event
+        chunk = read_chunk(event)
+        if chunk is None or chunk.usage is None:
             return self._fail()
         said, details = chunk.usage
         return self._write().usage(len(self._kept) + said, details, chunk.fingerprint)
