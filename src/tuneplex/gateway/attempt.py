@@ -16,6 +16,7 @@ from tuneplex.gateway.answers import ErrorAnswer, LongAnswer, StreamAnswer, Whol
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.money import CutStream
 from tuneplex.gateway.reading import reading_of
+from tuneplex.gateway.traces import trace_lines
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.http import Broken, Call, Unreachable, UpstreamFault
 from tuneplex.policy import End, verdict
@@ -95,7 +96,7 @@ class Attempt:
         body = upstream.dialect.encode(fields, name=self._name, salt=self.asked.principal.cache_salt)
         # Engines want ids that are unique, which the client's own need not be.
         request_id = b"%b-%x" % (self.exchange.request_id, next(self._ledger.serial))
-        return upstream.request(self.route, request_id, body)
+        return upstream.request(self.route, request_id, body, trace_lines(self.exchange.headers))
 
     def _send(self, request: bytes) -> None:
         self._call = self.upstream.pool.send(request, self, connect_timeout_s=self._timeouts.connect_s)

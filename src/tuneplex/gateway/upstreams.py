@@ -33,11 +33,12 @@ class Upstream:
         self.secrets = pool.endpoint.secrets
         self._heads = {route: self._head(route) for route in replica.routes}
 
-    def request(self, route: Route, request_id: bytes, body: bytes) -> bytes:
-        """The whole request, head and body."""
-        return b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+    def request(self, route: Route, request_id: bytes, body: bytes, lines: bytes = b"") -> bytes:
+        """The whole request, head and body, with more lines in its head."""
+        return b"%bx-request-id: %b\r\n%bcontent-length: %d\r\n\r\n%b" % (
             self._heads[route],
             request_id,
+            lines,
             len(body),
             body,
         )

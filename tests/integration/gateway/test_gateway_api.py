@@ -168,6 +168,29 @@ async def test_request_ids_are_taken_or_made(front: Front, engine: FakeEngine) -
     assert all(name.startswith("trace-1.2:3_4-") for name in seen)
 
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    "sent, passed",
+    [
+        ({"traceparent": TRACE}, {"traceparent": TRACE}),
+        ({"traceparent": TRACE, "tracestate": "a=1,b=2"}, {"traceparent": TRACE, "tracestate": "a=1,b=2"}),
+        ({"traceparent": TRACE, "tracestate": "x" * 513}, {"traceparent": TRACE}),
+        ({"traceparent": TRACE.upper(), "tracestate": "a=1"}, {}),
+        ({"traceparent": "00-0af7-b7ad-01"}, {}),
+        ({"tracestate": "a=1"}, {}),
+    ],
+)
+async def test_a_trace_goes_on_in_the_engine(
+    front: Front, engine: FakeEngine, sent: dict[str, str], passed: dict[str, str]
+) -> None:
+    """Its context is passed on as it came, if it is one."""
+    assert (await front.post("/v1/chat/completions", chat(), **sent)).status == 200
+    (record,) = engine.requests
+    assert {name: record.headers[name] for name in sent.keys() & record.headers.keys()} == passed
+
+
 async def test_pages_answer_head_requests_without_a_body(front: Front) -> None:
     """With the length that a GET would have; the connection stays usable."""
     http = await front.connect()

@@ -1,0 +1,21 @@
+"""W3C trace context: what a client says of its trace is passed on to the engine, which may add its spans to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+__all__ = ["trace_lines"]
+
+_PARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]{1,64})?")
+_STATE = re.compile(rb"[ -~]{1,512}")
+
+
+def trace_lines(headers: Mapping[bytes, bytes]) -> bytes:
+    """The header lines for a request to an engine; none where the client's make no sense (Trace Context, 3.2.2)."""
+    parent = headers.get(b"traceparent")
+    if parent is None or _PARENT.fullmatch(parent) is None:
+        return b""
+    state = headers.get(b"tracestate", b"")
+    more = b"tracestate: %b\r\n" % state if _STATE.fullmatch(state) else b""
+    return b"traceparent: %b\r\n%b" % (parent, more)
