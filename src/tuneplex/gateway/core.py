@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from tuneplex.errors import ApiError, BadRequest, NotFound, Unavailable
+from tuneplex.errors import ApiError, BadRequest, Unavailable
 from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback
 from tuneplex.gateway.admin import AdminSource
 from tuneplex.gateway.admission import Admission, Ticket
@@ -26,8 +26,9 @@ from tuneplex.gateway.body import Body, read_body
 from tuneplex.gateway.counters import Counters, Outcome
 from tuneplex.gateway.counting import Counting
 from tuneplex.gateway.doubts import Doubts
-from tuneplex.gateway.estimate import Estimate, by_size, does_not_fit, fits_by_size
+from tuneplex.gateway.estimate import Estimate, by_size, fits_by_size
 from tuneplex.gateway.exchange import Exchange
+from tuneplex.gateway.finding import Found, coming, find
 from tuneplex.gateway.health import Health
 from tuneplex.gateway.idempotency import Idempotency
 from tuneplex.gateway.keyed import KEY
@@ -46,7 +47,6 @@ from tuneplex.gateway.upstreams import Upstreams
 from tuneplex.gateway.urgency import read_deadline, read_priority
 from tuneplex.gateway.waiting import Room, stopping
 from tuneplex.identity import Access, Grant, Principal, Subject
-from tuneplex.policy import eligible, expected, too_small
 from tuneplex.types import FleetView, GatewayReport, GatewaySettings, Leases, Model, Replica, Route, Turns
 
 __all__ = ["Gateway"]
@@ -56,8 +56,6 @@ _log = logging.getLogger(__name__)
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _UNKNOWN = Estimate(0, 0)
 _NOBODY = Principal("", "", scopes=(), grant=Grant(((),), base=False), isolated=True)
-
-_Found = tuple[tuple[Replica, ...], tuple[Replica, ...]]
 
 
 class Gateway:
@@ -386,7 +384,7 @@ class Gateway:
             deadline=read_deadline(exchange.headers, exchange.started_s),
         )
 
-    def _count_first(self, asked: Asked, found: _Found) -> None:
+    def _count_first(self, asked: Asked, found: Found) -> None:
         """Count its tokens, and let it in then."""
         contexts = [replica.context for replica in found[0] or found[1]]
         most = None if None in contexts else max(one for one in contexts if one is not None)
@@ -405,7 +403,7 @@ class Gateway:
         self.reconsider(asked)  # while it was counted, anything can have changed
         self._enter(asked, self.find(asked))
 
-    def _enter(self, asked: Asked, found: _Found) -> None:
+    def _enter(self, asked: Asked, found: Found) -> None:
         # Limits come last, so that what no engine could take is not counted.
         ticket = asked.ticket = asked.ticket or self._admit(asked)
         try:
@@ -443,28 +441,13 @@ class Gateway:
 
     # --- for the waiting room (see `waiting.Desk`)
 
-    def find(self, asked: Asked) -> _Found:
+    def find(self, asked: Asked) -> Found:
         """The replicas that may take a request now; where there are none, those that will."""
-        principal, model, route, needed = asked.principal, asked.model, asked.route, asked.needed
-        replicas = self.view.replicas
-        least, whole = (0, 0) if needed is None else (needed.at_least, needed.whole)
-        ready = eligible(principal, model, route, replicas, least=least, whole=whole)
-        if ready:
-            return ready, ()
-        coming = self.coming(asked)
-        if coming:
-            return (), coming
-        largest = too_small(principal, model, route, replicas, least)
-        if largest is not None and needed is not None:
-            raise does_not_fit(needed, largest)
-        if any(model.version in known.serves and route not in known.routes for known in replicas):
-            raise NotFound(f"The model `{asked.shown}` does not offer {route.value}.", code="route_not_offered")
-        raise Unavailable(f"No engine is ready for the model `{asked.shown}`.", code="no_ready_engine", retry_after_s=2)
+        return find(asked, self.view.replicas)
 
     def coming(self, asked: Asked) -> tuple[Replica, ...]:
         """The replicas that will be able to take a request, whether there are others or not."""
-        least = 0 if asked.needed is None else asked.needed.at_least
-        return expected(asked.principal, asked.model, asked.route, self.view.replicas, least=least)
+        return coming(asked, self.view.replicas)
 
     def reconsider(self, asked: Asked) -> None:
         """Find its model and its caller anew."""
