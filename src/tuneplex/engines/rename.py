@@ -14,7 +14,6 @@ import re
 __all__ = ["Renamer", "StreamRenamer"]
 
 _SEPARATORS = (":", ": ")
-_NEVER = b"\0"  # JSON has none
 
 
 class Renamer:
@@ -29,10 +28,9 @@ class Renamer:
 
     Attributes:
         longest: The most bytes that a field to be changed has, in one of the two usual spacings.
-        usual: What to replace by what in nearly all events; where that changes nothing, `events` knows the rest.
     """
 
-    __slots__ = ("_pairs", "_shown", "_spaced", "longest", "usual")
+    __slots__ = ("_pairs", "_shown", "_spaced", "longest")
 
     def __init__(self, name: str, shown: str) -> None:
         values = dict.fromkeys(json.dumps(name, ensure_ascii=ascii_only).encode() for ascii_only in (False, True))
@@ -42,7 +40,6 @@ class Renamer:
         if name == shown:
             self._pairs = ()
         self.longest = max((len(old) for old, _ in self._pairs), default=0)
-        self.usual = self._pairs[0] if self._pairs else (_NEVER, b"")
 
     def events(self, data: bytes) -> bytes:
         """Rename in data that ends where no field is cut: whole events."""
