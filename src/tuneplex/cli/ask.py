@@ -14,6 +14,7 @@ import msgspec
 from tuneplex.app.state import StateDir
 from tuneplex.cli import locate
 from tuneplex.cli.terminal import Terminal
+from tuneplex.cli.why import explained
 from tuneplex.errors import StateError, TuneplexError, UserError
 
 __all__ = ["DEMO_KEY_FILE", "Question", "Target", "ask", "client", "pieces", "prompt_text", "target"]
@@ -21,7 +22,8 @@ __all__ = ["DEMO_KEY_FILE", "Question", "Target", "ask", "client", "pieces", "pr
 DEMO_KEY_FILE = "demo.key"
 _TIMEOUT = httpx2.Timeout(10.0, read=600.0)
 _WRONG_INPUT = range(400, 500)
-_WAITS, _ENDED = ": waiting", ": ended by a limit"  # comments of the gateway's in a stream
+_WAITS, _ENDED, _EXPLAINS = ": waiting", ": ended by a limit", ": why "  # comments of the gateway's in a stream
+_WHY = "x-tuneplex-why"
 _GIVE_KEY = "give a key with --key or TUNEPLEX_API_KEY"
 _MAKE_KEY = "`tuneplex keys create --tenant default` makes one"
 
@@ -74,8 +76,8 @@ class _Refused(UserError):
         self.status = status
 
 
-def ask(target: Target, question: Question, *, as_json: bool) -> int:
-    """Ask and print the answer.
+def ask(target: Target, question: Question, *, as_json: bool, why: bool = False) -> int:
+    """Ask and print the answer; standard error tells how long it waits, and `why` it took so long.
 
     Raises:
         UserError: The server says that the request is wrong.
@@ -83,23 +85,35 @@ def ask(target: Target, question: Question, *, as_json: bool) -> int:
     """
     terminal = Terminal.standard()
     with client(target) as http:
+        http.headers.update({_WHY: "1"} if why else {})
         try:
-            if as_json:
-                terminal.json(_whole(http, question))
-                return 0
-            _answer(terminal, http, question)
+            explanation = _print(terminal, http, question) if as_json else _answer(terminal, http, question)
         except _Refused as error:
             if error.status == httpx2.codes.UNAUTHORIZED and target.is_fleet:
                 raise UserError(str(error), hint=f"{_GIVE_KEY}; {_MAKE_KEY}") from error
             raise
         except httpx2.HTTPError as error:
             raise TuneplexError(f"{target.base_url} does not answer: {str(error) or type(error).__name__}") from error
+    if why:
+        _explain(terminal, explanation)
     return 0
 
 
-def _answer(terminal: Terminal, http: httpx2.Client, question: Question) -> None:
-    """Write the answer; standard error tells how long it waits, and at the end that a limit has cut it."""
+def _print(terminal: Terminal, http: httpx2.Client, question: Question) -> str:
+    """Print the reply as JSON. Returns what the server says of it."""
+    reply = _whole(http, question)
+    terminal.json(reply.json())
+    return reply.headers.get(_WHY, "")
+
+
+def _answer(terminal: Terminal, http: httpx2.Client, question: Question) -> str:
+    """Write the answer; standard error tells how long it waits, and at the end that a limit has cut it.
+
+    Returns:
+        What the server says of it.
+    """
     ended: list[str] = []
+    explanations = [""]
 
     def aside(comment: str) -> None:
         words = comment.removeprefix(":").strip()
@@ -107,12 +121,25 @@ def _answer(terminal: Terminal, http: httpx2.Client, question: Question) -> None
             terminal.note(words)
         elif comment.startswith(_ENDED):
             ended.append(words)
+        elif comment.startswith(_EXPLAINS):
+            explanations.append(comment.removeprefix(_EXPLAINS))
 
     for piece in pieces(http, question, aside):
         terminal.write(piece)
     terminal.write("\n")
     for words in ended:
         terminal.warn(words)
+    return explanations[-1]
+
+
+def _explain(terminal: Terminal, explanation: str) -> None:
+    try:
+        lines = explained(explanation)
+    except msgspec.MsgspecError:
+        terminal.warn("the server has not said why: perhaps it is no gateway of tuneplex")
+    else:
+        for line in lines:
+            terminal.note(line)
 
 
 def target(base_url: str | None, key: str | None, state_dir: Path | None, fleet: str | None) -> Target:
@@ -187,11 +214,11 @@ def _text(data: str) -> Iterator[str]:
             yield str(content)
 
 
-def _whole(http: httpx2.Client, question: Question) -> Any:  # noqa: ANN401 - the reply as the server shaped it
+def _whole(http: httpx2.Client, question: Question) -> httpx2.Response:
     reply = http.post("chat/completions", json=question.body(stream=False))
     if reply.is_error:
         _refuse(http, reply)
-    return reply.json()
+    return reply
 
 
 def _refuse(http: httpx2.Client, reply: httpx2.Response) -> None:

@@ -250,6 +250,7 @@ def ask(
     system: use.System = None,
     max_tokens: use.MaxTokens = None,
     temperature: use.Temperature = None,
+    why: use.Why = False,
     json: use.Json = False,
     base_url: use.BaseUrl = None,
     key: use.ApiKey = None,
@@ -264,7 +265,7 @@ def ask(
 
     question = command.Question(model, command.prompt_text(prompt), system, max_tokens, temperature)
     target = command.target(base_url, key, state_dir, fleet)
-    return command.ask(target, question, as_json=json)
+    return command.ask(target, question, as_json=json, why=why)
 
 
 def doctor(fleet: use.OptionalFleet = None, *, port: use.Port = None, json: use.Json = False) -> int:

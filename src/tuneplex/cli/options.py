@@ -71,6 +71,7 @@ __all__ = [
     "WaitTime",
     "Watch",
     "Weight",
+    "Why",
     "Yes",
 ]
 
@@ -126,6 +127,7 @@ MaxTokens = Annotated[
 Temperature = Annotated[
     float | None, typer.Option("--temperature", metavar="T", min=0.0, help="Randomness; 0 is greedy.")
 ]
+Why = Annotated[bool, typer.Option("--why", help="Tell afterwards where it went, and what it waited for.")]
 BaseUrl = Annotated[
     str | None, typer.Option("--base-url", metavar="URL", help="Another server than the running fleet, with /v1.")
 ]

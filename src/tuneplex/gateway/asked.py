@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,6 +16,9 @@ from tuneplex.gateway.urgency import Priority
 from tuneplex.identity import Principal
 from tuneplex.policy import Place
 from tuneplex.types import Model, Replica, Route
+
+if TYPE_CHECKING:
+    from tuneplex.gateway.why import Why
 
 __all__ = ["Asked", "Charge", "Group"]
 
@@ -78,6 +82,7 @@ class Asked:
         group: What it waits for, as of `epoch`.
         epoch: The state of fleet and keys that `group` was found in.
         gone: Called when its client has left.
+        why: Notes what becomes of it, if its client wants to know.
     """
 
     __slots__ = (
@@ -102,6 +107,7 @@ class Asked:
         "tally",
         "ticket",
         "until",
+        "why",
     )
 
     charge: Charge
@@ -140,6 +146,7 @@ class Asked:
         self.until = math.inf
         self.comment_at = math.inf
         self.epoch = -1
+        self.why: Why | None = None
 
     @property
     def may_be_cut(self) -> bool:

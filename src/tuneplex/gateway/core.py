@@ -46,6 +46,7 @@ from tuneplex.gateway.tokens import TokenCounter
 from tuneplex.gateway.upstreams import Upstreams
 from tuneplex.gateway.urgency import read_deadline, read_priority
 from tuneplex.gateway.waiting import Room, stopping
+from tuneplex.gateway.why import read_why, refuse_why
 from tuneplex.identity import Access, Grant, Principal, Subject
 from tuneplex.types import FleetView, GatewayReport, GatewaySettings, Leases, Model, Replica, Route, Turns
 
@@ -288,6 +289,7 @@ class Gateway:
                 return
             self._identify_again(exchange, target)
             if target.route is not None and KEY in exchange.headers:
+                refuse_why(exchange)
                 self.idempotency.handle(exchange, target, target.route, exchange.principal or _NOBODY)
             elif target.route is not None:
                 self._serve(exchange, target, target.route)
@@ -371,7 +373,7 @@ class Gateway:
             )
         principal = exchange.principal or _NOBODY
         model, shown = self._resolve(principal, body, target.deployment)
-        return Asked(
+        asked = Asked(
             exchange,
             principal,
             model,
@@ -383,6 +385,8 @@ class Gateway:
             priority=read_priority(exchange.headers),
             deadline=read_deadline(exchange.headers, exchange.started_s),
         )
+        asked.why = read_why(exchange, principal, model.version)
+        return asked
 
     def _count_first(self, asked: Asked, found: Found) -> None:
         """Count its tokens, and let it in then."""
@@ -391,6 +395,8 @@ class Gateway:
 
         def counted(needed: Estimate) -> None:
             counting.over()
+            if asked.why is not None:
+                asked.why.counted()
             asked.needed = needed
             asked.large = self._context is not None and needed.whole > self._context
             self._guarded(asked.exchange, lambda: self._enter_counted(asked))

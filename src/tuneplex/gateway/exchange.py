@@ -32,6 +32,13 @@ class Listener(Protocol):
         """The client has caught up."""
 
 
+class Explains(Protocol):
+    """Who knows what has become of a request."""
+
+    def told(self) -> bytes:
+        """All of it as JSON, in ASCII."""
+
+
 class Owner(Protocol):
     """The connection, as its exchanges see it."""
 
@@ -79,6 +86,7 @@ class Exchange:
         status: Of the reply, 0 before it.
         sent: Bytes of the reply's body so far.
         events: The reply that was begun is a stream of events, so whatever else is to be said has to join in.
+        why: Explains at the end what has become of the request, if the client wants to know.
     """
 
     # Defaults live on the class: most of them are never set, and that is what makes an exchange cheap.
@@ -100,6 +108,7 @@ class Exchange:
     status = 0
     sent = 0
     events = False
+    why: Explains | None = None
     _chunked = False
     _head = b""
 
@@ -133,6 +142,7 @@ class Exchange:
     def reply(self, status: int, body: bytes, content_type: bytes = JSON, headers: bytes = b"") -> None:
         """Send a whole reply of known length."""
         self.status = status
+        headers += self._why()
         if status != HTTPStatus.NO_CONTENT:
             headers += b"content-type: %b\r\ncontent-length: %d\r\n" % (content_type, len(body))
         head = self._render(headers)
@@ -146,6 +156,8 @@ class Exchange:
         self.status = status
         self.events = content_type is EVENT_STREAM
         self._chunked = self.modern
+        if not self.events:
+            headers += self._why()
         if self.modern:
             headers += b"transfer-encoding: chunked\r\n"
         else:
@@ -171,6 +183,8 @@ class Exchange:
 
     def finish(self, data: bytes = b"") -> None:
         """Send the last piece, which may be empty, and end the reply."""
+        if self.why is not None and self.events:
+            data += b": why %b\n\n" % self.why.told()
         self.sent += len(data)
         if self._chunked:
             data = b"%x\r\n%b\r\n%b" % (len(data), data, _LAST_CHUNK) if data else _LAST_CHUNK
@@ -185,6 +199,9 @@ class Exchange:
             self.transport.close()
         else:
             self.transport.abort()
+
+    def _why(self) -> bytes:
+        return b"" if self.why is None else b"x-tuneplex-why: %b\r\n" % self.why.told()
 
     def _render(self, headers: bytes) -> bytes:
         self.close = self.close or self._owner.leaving

@@ -137,6 +137,10 @@ REQUEST_HEADERS: dict[str, tuple[Schema, str]] = {
         "The same one when a request is sent again: it gets the first one's reply and costs nothing.",
     ),
     "x-tuneplex-priority": (_TEXT, "Among the tenant's own requests: `high`, `normal` or `low`."),
+    "x-tuneplex-why": (
+        _TEXT,
+        "`1`: tell what has become of the request, in a header or in a last comment.",
+    ),
 }
 REPLY_HEADERS: dict[str, tuple[Schema, str]] = {
     "x-request-id": (_TEXT, "The client's own, or one that was made."),
@@ -146,6 +150,7 @@ REPLY_HEADERS: dict[str, tuple[Schema, str]] = {
     "www-authenticate": (_TEXT, "`Bearer`: a key is needed."),
     "idempotent-replayed": (_TEXT, "`true`: this is the reply to an earlier request with the same key."),
     "x-tuneplex-original-request-id": (_TEXT, "That request's own `x-request-id`."),
+    "x-tuneplex-why": (_TEXT, "What has become of the request, as JSON, if it asked for that."),
     "x-tuneplex-waited": (_TEXT, "Seconds that the request has waited, if it had to before its reply began."),
     "x-tuneplex-queue-position": (_SECONDS, "Where a stream stood that began while it was waiting."),
     "x-tuneplex-estimated-wait": (_SECONDS, "Seconds that it would have to wait then, if that was known."),

@@ -37,6 +37,7 @@ _RETRIED = frozenset({429, 503, 504})
 _LATE = frozenset({500, 502, 503, 504})  # what a request can become after it has waited
 _REFUSED = frozenset({401, 403, 405, 408, 409, 413, 422, 431})  # before anybody asks for an earlier reply
 _WAITED = "x-tuneplex-waited"
+_WHY = "x-tuneplex-why"
 _REPLAYED = ("idempotent-replayed", "x-tuneplex-original-request-id")
 _ALSO = {
     401: ("www-authenticate",),
@@ -153,7 +154,7 @@ def _responses(method: str, target: Target, shape_of: dict[Any, Any]) -> dict[st
     found |= {str(status): _failure(status, method, target, shape_of) for status in failures}
     if target.route is not None:
         found["4XX"] = _sent(
-            "The engine's own refusal", method, shape_of[Failure], ("x-request-id", _WAITED, *_REPLAYED)
+            "The engine's own refusal", method, shape_of[Failure], ("x-request-id", _WAITED, _WHY, *_REPLAYED)
         )
     return found
 
@@ -183,7 +184,7 @@ def _failure(status: int, method: str, target: Target, shape_of: dict[Any, Any])
     headers += _ALSO.get(status, ())
     if target.route is not None:
         headers += [_WAITED] if status in _LATE else []
-        headers += _REPLAYED if status not in _REFUSED else ()
+        headers += (*_REPLAYED, _WHY) if status not in _REFUSED else ()
         headers += [name for name in REPLY_HEADERS if name.startswith("x-ratelimit-")]
     return _sent(phrase(status), method, shape_of[Failure], tuple(headers))
 

@@ -145,6 +145,8 @@ class Relay:
         self._prompt_bytes = sum(len(fields[name]) for name in _PROMPTS if name in fields)
         if self.asked.stream and self._host.migrates and self._prompt_bytes <= _LARGEST_PROMPT:
             self.terms = continuable(self.asked.route, fields)
+        if self.asked.why is not None:
+            self.asked.why.relay = self
         self.attempt(upstream)
         self.exchange.body = b""  # the fields keep it, as long as it may be sent again
         self.ledger.relays.add(self)
@@ -157,7 +159,10 @@ class Relay:
             BadRequest: One of the fields is wrong; nothing was sent.
         """
         attempt = Attempt(self, upstream, self._host.settings.timeouts)
+        beside = self.ledger.outstanding.get(upstream.replica.name, 0)
         attempt.start(self.asked.fields)
+        if self.asked.why is not None:
+            self.asked.why.began(attempt, beside, goes_on=self.begun)
         self.attempts.append(attempt)
         self.tries += 1
         return attempt
@@ -180,7 +185,7 @@ class Relay:
         """The first part of an answer has come: the client gets that one, and other attempts are not needed."""
         for other in self.attempts:
             if other is not attempt:
-                other.end()
+                self._end(other)
         self.attempts = [attempt]
         self.answer = answer
         attempt.answers = True
@@ -194,15 +199,22 @@ class Relay:
             self.reading = reading
             self.begun = True
             self.asked.tally.first_token_s.observe(self.elapsed_s())
+            if self.asked.why is not None:
+                self.asked.why.first_token()
 
     def failed(self, attempt: Attempt, error: ApiError) -> None:
         """One of them will not get any further."""
-        attempt.end()
+        self._end(attempt)
         self.attempts = [one for one in self.attempts if one is not attempt]
         if self.over:
             return
         if not self._closes() and not self._host.failed(attempt, error):
             self.give_up(error, OUTCOMES[attempt.ended])
+
+    def _end(self, attempt: Attempt) -> None:
+        attempt.end()
+        if self.asked.why is not None:
+            self.asked.why.ended(attempt)
 
     def _closes(self) -> bool:
         """Whether all of the reply has come, and so it has been brought to its end."""

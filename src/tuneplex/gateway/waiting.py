@@ -191,6 +191,8 @@ class Room:
         self._waiters[asked] = None
         self._places.waits(asked.group.model.version)
         self.bytes += asked.exchange.received
+        if asked.why is not None:
+            asked.why.waits(self._wanted(asked.group))
         place_free = self._places.has_any(replicas, asked.model)  # those that wait may all wait for something else
         if place_free and self._is_overfull:
             self._serve()
@@ -201,6 +203,15 @@ class Room:
                 self._refuse(asked, error)
             elif self._places.any_free():
                 self._wake()
+
+    def _wanted(self, group: Group) -> str:
+        """What requests of this group wait for, in words."""
+        if not group.replicas:
+            return "a replica that starts, or loads the model"
+        if self._places.has_any(group.replicas, group.model):
+            return "its turn"
+        free = {replica.name for replica in self._places.free()}
+        return "a slot for the adapter" if any(one.name in free for one in group.replicas) else "a free place"
 
     def _group(self, asked: Asked, replicas: tuple[Replica, ...], coming: tuple[Replica, ...]) -> Group:
         key = (asked.model.version, "" if replicas else "-", *(replica.name for replica in replicas or coming))
@@ -324,7 +335,10 @@ class Room:
         """Its turn has come. Its group is of this very state of fleet and keys: `_review` has seen to that."""
         self._out(asked)
         try:
-            self._ledger.counters.waited(asked.model.name, self._tell_waited(asked))
+            waited_s = self._tell_waited(asked)
+            self._ledger.counters.waited(asked.model.name, waited_s)
+            if asked.why is not None:
+                asked.why.waited(waited_s)
             self._send(asked, replica)
         except ApiError as error:
             self._cancel(asked)

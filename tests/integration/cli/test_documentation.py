@@ -17,10 +17,12 @@ from typer.testing import CliRunner
 from tests.support.command_line import CommandLine, write_adapter
 from tests.support.documents import ROOT, Block, blocks
 from tuneplex.cli.main import build
+from tuneplex.cli.why import explained
 from tuneplex.errors import ApiError, NotFound
 from tuneplex.fleetfile import load
 from tuneplex.gateway.pages import known_model
 from tuneplex.identity import Grant
+from tuneplex.policy import End
 from tuneplex.testing import write_fake_python
 from tuneplex.types import FleetView
 
@@ -165,6 +167,15 @@ def test_error_example_is_what_the_gateway_says() -> None:
     with pytest.raises(NotFound) as refused:
         known_model(FleetView(), Grant(), "legla")
     assert json.loads(refused.value.body()) == json.loads(block.text)
+
+
+def test_explanation_example_is_what_ask_says() -> None:
+    """The page about reasons shows what the gateway tells, and the words that `ask` makes of it."""
+    (told,) = blocks("json", "docs/why.md")
+    (words,) = blocks("text", "docs/why.md")
+    assert list(explained(told.text)) == words.text.splitlines()
+    page = (ROOT / "docs/why.md").read_text()
+    assert [end for end in End if f"`{end}`" not in page] == [End.COMPLETE]
 
 
 def test_error_table_names_each_status() -> None:
