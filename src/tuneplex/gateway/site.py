@@ -12,7 +12,6 @@ from tuneplex.errors import ApiError
 from tuneplex.gateway.access import preflight_headers
 from tuneplex.gateway.admin import AdminSource, admin_call, ask_control, reply_lines
 from tuneplex.gateway.exchange import Exchange
-from tuneplex.gateway.heads import TEXT
 from tuneplex.gateway.openapi import page as description
 from tuneplex.gateway.pages import known_model, model_card, model_list, readiness
 from tuneplex.gateway.principals import Principals
@@ -132,7 +131,7 @@ class Site:
     async def _show_metrics(self, exchange: Exchange) -> None:
         page = await self._all_metrics()
         if not exchange.gone:
-            exchange.reply(200, page, TEXT)
+            exchange.reply(200, page, metrics.CONTENT_TYPE.encode())
             self._host.count(exchange, 200)
 
     async def _all_metrics(self) -> bytes:

@@ -239,7 +239,9 @@ async def test_metrics_count_what_happened(front: Front) -> None:
     await front.chat()
     await front.chat("gpt-4o", stream=True)
     await front.chat("nobody-knows-this")
-    page = (await front.get("/metrics")).body.decode()
+    reply = await front.get("/metrics")
+    assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    page = reply.body.decode()
     assert 'tuneplex_requests_total{model="contacts",route="chat/completions",status="2xx"} 2.0' in page
     assert 'tuneplex_requests_total{model="",route="chat/completions",status="4xx"} 1.0' in page
     assert 'tuneplex_time_to_first_token_seconds_count{model="contacts",route="chat/completions"} 1.0' in page
