@@ -16,6 +16,7 @@ from tuneplex.cli import locate
 from tuneplex.cli.terminal import Terminal
 from tuneplex.cli.why import explained
 from tuneplex.errors import StateError, TuneplexError, UserError
+from tuneplex.why import HEADER
 
 __all__ = ["DEMO_KEY_FILE", "Question", "Target", "ask", "client", "pieces", "prompt_text", "target"]
 
@@ -23,7 +24,6 @@ DEMO_KEY_FILE = "demo.key"
 _TIMEOUT = httpx2.Timeout(10.0, read=600.0)
 _WRONG_INPUT = range(400, 500)
 _WAITS, _ENDED, _EXPLAINS = ": waiting", ": ended by a limit", ": why "  # comments of the gateway's in a stream
-_WHY = "x-tuneplex-why"
 _GIVE_KEY = "give a key with --key or TUNEPLEX_API_KEY"
 _MAKE_KEY = "`tuneplex keys create --tenant default` makes one"
 
@@ -84,36 +84,38 @@ def ask(target: Target, question: Question, *, as_json: bool, why: bool = False)
         TuneplexError: It cannot be reached, or broke off.
     """
     terminal = Terminal.standard()
+    explanations = [""]
     with client(target) as http:
-        http.headers.update({_WHY: "1"} if why else {})
+        if why:
+            http.headers[HEADER] = "1"
+            http.event_hooks["response"].append(lambda reply: explanations.append(reply.headers.get(HEADER, "")))
         try:
-            explanation = _print(terminal, http, question) if as_json else _answer(terminal, http, question)
+            if as_json:
+                terminal.json(_whole(http, question))
+            else:
+                _answer(terminal, http, question, explanations)
         except _Refused as error:
             if error.status == httpx2.codes.UNAUTHORIZED and target.is_fleet:
                 raise UserError(str(error), hint=f"{_GIVE_KEY}; {_MAKE_KEY}") from error
             raise
         except httpx2.HTTPError as error:
             raise TuneplexError(f"{target.base_url} does not answer: {str(error) or type(error).__name__}") from error
-    if why:
-        _explain(terminal, explanation)
+        finally:
+            if why:
+                _explain(terminal, next(filter(None, explanations), ""))
     return 0
 
 
-def _print(terminal: Terminal, http: httpx2.Client, question: Question) -> str:
-    """Print the reply as JSON. Returns what the server says of it."""
-    reply = _whole(http, question)
-    terminal.json(reply.json())
-    return reply.headers.get(_WHY, "")
-
-
-def _answer(terminal: Terminal, http: httpx2.Client, question: Question) -> str:
+def _answer(terminal: Terminal, http: httpx2.Client, question: Question, explanations: list[str]) -> None:
     """Write the answer; standard error tells how long it waits, and at the end that a limit has cut it.
 
-    Returns:
-        What the server says of it.
+    Args:
+        terminal: Where to.
+        http: The server.
+        question: What to ask.
+        explanations: What the server says of the request goes there.
     """
     ended: list[str] = []
-    explanations = [""]
 
     def aside(comment: str) -> None:
         words = comment.removeprefix(":").strip()
@@ -129,7 +131,6 @@ def _answer(terminal: Terminal, http: httpx2.Client, question: Question) -> str:
     terminal.write("\n")
     for words in ended:
         terminal.warn(words)
-    return explanations[-1]
 
 
 def _explain(terminal: Terminal, explanation: str) -> None:
@@ -196,29 +197,32 @@ def pieces(http: httpx2.Client, question: Question, aside: Callable[[str], None]
         if reply.is_error:
             reply.read()
             _refuse(http, reply)
+        failures: list[str] = []
         for line in reply.iter_lines():
             if line.startswith("data:"):
-                yield from _text(line[5:].strip())
+                yield from _text(line[5:].strip(), failures)
             elif line.startswith(":"):
                 aside(line)
+        if failures:
+            raise TuneplexError(failures[0])
 
 
-def _text(data: str) -> Iterator[str]:
+def _text(data: str, failures: list[str]) -> Iterator[str]:
     if data == "[DONE]":
         return
     chunk = msgspec.json.decode(data, type=dict[str, Any])
     if "error" in chunk:
-        raise TuneplexError(_message(chunk) or "the engine broke off")
+        failures.append(_message(chunk) or "the engine broke off")
     for choice in chunk.get("choices", ()):
         if content := choice.get("delta", {}).get("content"):
             yield str(content)
 
 
-def _whole(http: httpx2.Client, question: Question) -> httpx2.Response:
+def _whole(http: httpx2.Client, question: Question) -> Any:  # noqa: ANN401 - the reply as the server shaped it
     reply = http.post("chat/completions", json=question.body(stream=False))
     if reply.is_error:
         _refuse(http, reply)
-    return reply
+    return reply.json()
 
 
 def _refuse(http: httpx2.Client, reply: httpx2.Response) -> None:

@@ -42,7 +42,7 @@ def _look(fleet: Path | None, port: int | None) -> checks.Machine:
     alive = {state.path for state in known if state.is_locked()}
     return checks.look(
         externals=externals.ask(file, os.environ) if file else (),
-        local=file is None or externals.are_not_all(file),
+        local=file is None or file.runs_engines,
         tuneplex=__version__,
         engine_python=(file.engine.python if file else None) or engine_env.find() or "",
         cache_dir=platformdirs.user_cache_path("tuneplex"),

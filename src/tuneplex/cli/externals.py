@@ -10,7 +10,7 @@ from tuneplex.engines.driver import EngineServer, driver_for
 from tuneplex.errors import EngineError
 from tuneplex.fleetfile import FleetFile
 
-__all__ = ["EngineAnswer", "are_not_all", "ask"]
+__all__ = ["EngineAnswer", "ask"]
 
 _TIMEOUT_S = 10.0
 
@@ -35,11 +35,6 @@ class EngineAnswer:
 def ask(file: FleetFile, env: Mapping[str, str]) -> tuple[EngineAnswer, ...]:
     """What all of them say; `env` is where their keys are looked up that the file only names."""
     return asyncio.run(_ask_all(tuple(_engines(file, env))))
-
-
-def are_not_all(file: FleetFile) -> bool:
-    """Whether some engines of the fleet are started here."""
-    return not file.pools or any(pool.launcher == "local" for pool in file.pools.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tuneplex.gateway.why import Tokens, Told, Tried
+from tuneplex.why import Tokens, Told, Tried
 
 __all__ = ["explained"]
 

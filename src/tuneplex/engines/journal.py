@@ -87,6 +87,7 @@ class Journal:
         "_tail",
         "_terms",
         "_told",
+        "_unseen",
         "_watch",
         "_writer",
         "failed",
@@ -106,7 +107,8 @@ class Journal:
         self._writer: Writer | None = None  # only where something has to be written
         self._prompt = b""  # its tokens, as the engine has told them
         self._asked = 0  # how many those are
-        self._alone = 0  # events that the inner meter has not seen
+        self._alone = 0  # events that the inner meter has not seen,
+        self._unseen = 0  # and those of them since it has last seen one
         self._kept = array("I")  # tokens up to the last seam
         self._odd = False
         self._finished = False
@@ -135,6 +137,7 @@ class Journal:
     def one(self, event: bytes) -> bytes:
         """Note it, and pass on what the inner meter does; see `Meter`."""
         self.last = event
+        self._unseen = 0
         shown = self._take(event)
         if not shown:
             return b""
@@ -145,6 +148,7 @@ class Journal:
         if not events:
             return b""
         self.last = events
+        self._unseen = 0
         shown = b"".join(map(self._take, split_events(events)))
         return self._inner.many(shown) if shown else b""
 
@@ -160,7 +164,9 @@ class Journal:
         """Note it; see `Meter`."""
         self.last = event
         shown = self._cut_out(event)
-        self._alone += bool(shown)
+        if shown:
+            self._alone += 1
+            self._unseen += 1
         return shown
 
     def rest(self) -> bytes:
@@ -170,7 +176,7 @@ class Journal:
     def used(self) -> Usage:
         """As the engine tells it, or else by the token ids; see `Meter`."""
         told = self._inner.used()
-        if told.exact or not self._prompt:
+        if (told.exact and not self._unseen) or not self._prompt:
             return told
         said = max(self.tokens, told.completion + self._alone) if self._odd else self.tokens
         return Usage(self._asked, said, told.cached, exact=self._finished and not self._odd)

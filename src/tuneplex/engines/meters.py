@@ -22,7 +22,7 @@ __all__ = ["OPENS", "HiddenUsage", "Meter", "Pattern", "ResponseUsage", "ShownUs
 OPENS = b'"choices":['
 
 _BORDERS = (b"\n\n", b"\r\n\r\n")
-_LONGEST_BORDER = 4
+_LINES = 2  # its own and the empty one behind it
 _DATA = b"data:"
 _DONE = b"[DONE]"
 _ORDINARY = b'"finish_reason":null'  # an event that ends no choice; the one with the usage has no such field
@@ -387,7 +387,7 @@ def split_events(events: bytes) -> list[bytes]:
 
 def payload_of(event: bytes) -> bytes:
     """What follows `data:`."""
-    if event.startswith(_DATA) and event.find(b"\n") >= len(event) - _LONGEST_BORDER:  # it is one line, as usual
+    if event.startswith(_DATA) and event.endswith(_BORDERS) and event.count(b"\n") == _LINES:  # one line
         return event[len(_DATA) :]
     return next((line[5:] for line in event.splitlines() if line.startswith(b"data:")), b"")
 

@@ -31,7 +31,7 @@ __all__ = ["PASSED", "STREAM_HEADERS", "ErrorAnswer", "LongAnswer", "StreamAnswe
 PASSED = "deadline_exceeded"
 
 _BORDER = b"\n\n"
-_NEVER = b"\0"  # no event has one
+_NEVER = b"\0\0"  # nothing that ends with it ends with a border
 _DONE = b"data: [DONE]\n\n"
 _ENDS = b"}\n\n"  # an event that was cut has none
 STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
@@ -114,7 +114,7 @@ class StreamAnswer:
 
     def _learn(self, data: bytes) -> None:
         """Learn how events look that need no closer look, if anything can be told by this one."""
-        self._begins = _NEVER
+        self._begins = self._ends = _NEVER
         if self._framer.held or not self._attempt.chunks or self._attempt.relay.may_stop:
             return
         pattern = self._meter.pattern(data)

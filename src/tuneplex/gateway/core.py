@@ -14,6 +14,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 from tuneplex.errors import ApiError, BadRequest, Unavailable
@@ -220,9 +221,9 @@ class Gateway:
         """Tell those whose replies are still under way that they will not be finished."""
         for counting in tuple(self._counting):
             counting.leave()
-            self.answer(counting.asked, stopping())
+            self._guarded(counting.asked.exchange, partial(self.answer, counting.asked, stopping()))
         for relay in tuple(self.ledger.relays):
-            relay.give_up(stopping(), Outcome.STOPPED)
+            self._guarded(relay.exchange, partial(relay.give_up, stopping(), Outcome.STOPPED))
 
     def close(self) -> None:
         """Close the connections to the engines."""

@@ -184,7 +184,7 @@ class Exchange:
     def finish(self, data: bytes = b"") -> None:
         """Send the last piece, which may be empty, and end the reply."""
         if self.why is not None and self.events:
-            data += b": why %b\n\n" % self.why.told()
+            data += b": why %b\n\n" % self._told(self.why)
         self.sent += len(data)
         if self._chunked:
             data = b"%x\r\n%b\r\n%b" % (len(data), data, _LAST_CHUNK) if data else _LAST_CHUNK
@@ -201,7 +201,11 @@ class Exchange:
             self.transport.abort()
 
     def _why(self) -> bytes:
-        return b"" if self.why is None else b"x-tuneplex-why: %b\r\n" % self.why.told()
+        return b"" if self.why is None else b"x-tuneplex-why: %b\r\n" % self._told(self.why)
+
+    def _told(self, why: Explains) -> bytes:
+        self.why = None  # once, and then nothing keeps what it knows
+        return why.told()
 
     def _render(self, headers: bytes) -> bytes:
         self.close = self.close or self._owner.leaving

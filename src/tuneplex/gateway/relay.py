@@ -311,6 +311,7 @@ class Relay:
         self.attempts = []
         self.answer = None
         self.exchange.listener = None
+        self.exchange.why = self.asked.why = None  # it knows of all of these, and would keep them in a circle
         self._host.forget(self)
         self.ledger.closed(self, outcome)
 
@@ -322,6 +323,10 @@ class Relay:
         if outcome in _REFUSED and not used.completion:
             return _NOTHING
         return self.with_prompt(used)
+
+    def so_far(self) -> Usage | None:
+        """What is known already of the tokens of its reply; None if nothing is."""
+        return None if self.answer is None else self.with_prompt(self.answer.used())
 
     def with_prompt(self, used: Usage) -> Usage:
         """With an estimate of the prompt, where the engine has not told it."""

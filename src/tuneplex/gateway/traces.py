@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 __all__ = ["trace_lines"]
 
-_PARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]{1,64})?")
+_IDS = rb"(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+_PARENT = re.compile(rb"00-%b|(?!00|ff)[0-9a-f]{2}-%b(?:-[!-~]{1,64})?" % (_IDS, _IDS))
 _STATE = re.compile(rb"[ -~]{1,512}")
 
 

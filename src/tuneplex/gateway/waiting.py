@@ -283,6 +283,8 @@ class Room:
         waited_s = max(0.0, self._clock() - asked.since)
         if waited_s >= _NOTICED_S:
             asked.exchange.extra += b"x-tuneplex-waited: %.3f\r\n" % waited_s
+        if asked.why is not None:
+            asked.why.waited(waited_s)
         return waited_s
 
     def _send(self, asked: Asked, replica: Replica) -> None:
@@ -335,10 +337,7 @@ class Room:
         """Its turn has come. Its group is of this very state of fleet and keys: `_review` has seen to that."""
         self._out(asked)
         try:
-            waited_s = self._tell_waited(asked)
-            self._ledger.counters.waited(asked.model.name, waited_s)
-            if asked.why is not None:
-                asked.why.waited(waited_s)
+            self._ledger.counters.waited(asked.model.name, self._tell_waited(asked))
             self._send(asked, replica)
         except ApiError as error:
             self._cancel(asked)

@@ -15,71 +15,17 @@ from tuneplex.errors import BadRequest
 from tuneplex.gateway.access import demand
 from tuneplex.gateway.principals import NO_KEY
 from tuneplex.identity import Principal, Scope
+from tuneplex.why import HEADER, Tokens, Told, Tried
 
 if TYPE_CHECKING:
     from tuneplex.gateway.attempt import Attempt
     from tuneplex.gateway.exchange import Exchange
     from tuneplex.gateway.relay import Relay
 
-__all__ = ["Tokens", "Told", "Tried", "Why", "read_why", "refuse_why"]
+__all__ = ["Why", "read_why", "refuse_why"]
 
-_HEADER = b"x-tuneplex-why"
+_HEADER = HEADER.encode()
 _WISHES = {b"1": True, b"0": False}
-
-
-class Tried(msgspec.Struct, omit_defaults=True):
-    """One attempt at the request.
-
-    Attributes:
-        replica: Where it went.
-        after_s: How long after the request came.
-        beside: Requests that this gateway had there already.
-        ended: How it ended, as `policy.End` has it, or `answers` for the one whose reply this is; empty if neither.
-        took_s: How long it took, if it has ended.
-        goes_on: It continued a stream that had broken off elsewhere.
-    """
-
-    replica: str
-    after_s: float
-    beside: int
-    ended: str = ""
-    took_s: float | None = None
-    goes_on: bool = False
-
-
-class Tokens(msgspec.Struct):
-    """What the reply has taken, as `engines.Usage` has it."""
-
-    prompt: int
-    cached: int
-    completion: int
-    exact: bool
-
-
-class Told(msgspec.Struct, omit_defaults=True):
-    """What the client is told; seconds, from when the request came.
-
-    Attributes:
-        request_id: Which request.
-        model: The version that it was for.
-        took_s: Until all of the reply was there.
-        waited_s: In the waiting room.
-        waited_for: There; empty if it has not waited.
-        counted_s: Until its tokens had been counted; 0 if that was not needed.
-        first_token_s: Until the first event of a stream.
-        attempts: At replicas, one after the other.
-        tokens: As far as they are known.
-    """
-
-    request_id: str
-    model: str
-    took_s: float
-    waited_s: float
-    waited_for: str = ""
-    counted_s: float = 0.0
-    first_token_s: float | None = None
-    attempts: list[Tried] = []
-    tokens: Tokens | None = None
 
 
 class Why:
@@ -132,8 +78,7 @@ class Why:
         for attempt, tried in self._tried.items():
             if attempt.answers and not tried.ended:
                 tried.ended = "answers"
-        answer = None if self.relay is None else self.relay.answer
-        used = None if answer is None else answer.used()
+        used = None if self.relay is None else self.relay.so_far()
         told = Told(
             self._exchange.request_id.decode(),
             self._version,
@@ -157,7 +102,7 @@ def refuse_why(exchange: Exchange) -> None:
     Raises:
         BadRequest: It was asked for.
     """
-    if _WISHES.get(exchange.headers.get(_HEADER, b"").strip(), False):
+    if _WISHES.get(exchange.headers.get(_HEADER, b"0").strip(), True):
         raise BadRequest("x-tuneplex-why: not together with an Idempotency-Key.", code="invalid_why")
 
 

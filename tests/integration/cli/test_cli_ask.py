@@ -11,8 +11,9 @@ import pytest
 from tests.support.front import VERSIONS, open_front, view_of
 from tuneplex.cli.ask import Question, Target, ask
 from tuneplex.cli.why import explained
-from tuneplex.gateway.why import Tokens, Told, Tried
+from tuneplex.errors import TuneplexError
 from tuneplex.testing import FakeEngine, Script
+from tuneplex.why import Tokens, Told, Tried
 
 _HEAD = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 _WORD = 'data: {"choices": [{"index": 0, "delta": {"content": "Yes"}}]}\n\n'
@@ -66,6 +67,22 @@ async def test_a_gateway_says_why(capsys: pytest.CaptureFixture[str], *, as_json
     assert re.fullmatch(r"after \d\.\d\d s it went to r0", went)
     assert re.fullmatch(("" if as_json else r"the first token came after \S+ s, ") + r"all of it after \S+ s", took)
     assert re.fullmatch(r"tokens: \d+ of the prompt, 4 of the reply", tokens)
+
+
+@pytest.mark.parametrize(
+    "script, as_json", [(Script(status=400), False), (Script(status=400), True), (Script(reset_after_chunks=2), False)]
+)
+async def test_a_gateway_says_why_it_failed(
+    capsys: pytest.CaptureFixture[str], script: Script, *, as_json: bool
+) -> None:
+    """Then it matters most: the explanation comes before the error."""
+    async with FakeEngine("base", adapters=VERSIONS.values()) as engine, open_front(view_of([engine])) as front:
+        engine.script(script)
+        target = Target(f"http://127.0.0.1:{front.port}/v1")
+        with pytest.raises(TuneplexError):
+            await asyncio.to_thread(ask, target, Question("contacts", "May they?"), as_json=as_json, why=True)
+    went, *_ = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"after \S+ s it went to r0, and was (refused|broken) \S+ s later", went)
 
 
 def test_all_that_can_have_happened_has_words() -> None:

@@ -179,6 +179,11 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         ({"traceparent": TRACE, "tracestate": "x" * 513}, {"traceparent": TRACE}),
         ({"traceparent": TRACE.upper(), "tracestate": "a=1"}, {}),
         ({"traceparent": "00-0af7-b7ad-01"}, {}),
+        ({"traceparent": TRACE.replace("00-", "ff-")}, {}),
+        ({"traceparent": f"00-{'0' * 32}-b7ad6b7169203331-01"}, {}),
+        ({"traceparent": f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-01"}, {}),
+        ({"traceparent": f"{TRACE}-more"}, {}),
+        ({"traceparent": f"01{TRACE[2:]}-more"}, {"traceparent": f"01{TRACE[2:]}-more"}),
         ({"tracestate": "a=1"}, {}),
     ],
 )

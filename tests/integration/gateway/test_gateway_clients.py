@@ -342,6 +342,21 @@ async def test_replies_that_take_too_long_at_the_end_are_told_so(engine: FakeEng
         assert front.outcomes() == {"stopped": 2}
 
 
+async def test_one_failure_at_the_end_is_only_one(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should we fail at telling one client, all others are told, and the gateway ends as it should."""
+    async with open_front(view_of([engine]), drain_s=1) as front:
+        engine.script(*[Script(before_headers_s=30)] * 3)
+        clients = [await front.connect() for _ in range(3)]
+        for http in clients:
+            http.post(CHAT, chat("contacts"))
+            await engine.arrived()
+        broken = next(iter(front.gateway.ledger.relays))
+        monkeypatch.setattr(broken, "give_up", lambda *_: 1 / 0)
+        front.stop.set()
+        replies = [(await http.response()).status for http in clients]
+        assert sorted(replies) == [500, 503, 503]
+
+
 async def test_an_endless_pipeline_is_not_collected(front: Front, engine: FakeEngine) -> None:
     """What a client pipelines waits in one bounded place, however fast it sends and however many replies it gets."""
     http = await front.connect()

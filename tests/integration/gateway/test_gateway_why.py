@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 from tests.support.front import VERSIONS, Front, Response, chat, open_front, view_of
 from tests.support.identities import access_of, bearer, key_of
 from tests.support.returning import fronting
+from tuneplex.gateway.asked import Asked
+from tuneplex.gateway.relay import Relay
+from tuneplex.gateway.why import Why
 from tuneplex.identity import Scope
 from tuneplex.testing import FakeEngine, Script
 
@@ -125,6 +129,7 @@ async def test_who_is_refused_while_it_waits_is_told(engine: FakeEngine) -> None
         reply = await front.post(PATH, chat(), x_tuneplex_deadline="100ms", **ASKING)
         assert reply.status == 504
         assert "attempts" not in told(reply)
+        assert told(reply)["waited_s"] >= 0.05
         assert told(reply)["waited_for"] == "a free place"
         assert (await first).status == 200
 
@@ -139,7 +144,37 @@ async def test_keys_need_a_scope_for_it(engine: FakeEngine) -> None:
         assert (await front.post(PATH, chat(), **bearer("plain"))).status == 200
 
 
-@pytest.mark.parametrize("more", [{"x_tuneplex_why": "yes"}, {"x_tuneplex_why": "1", "idempotency_key": "k"}])
+async def test_a_stream_that_is_cut_short_tells_what_it_took(front: Front, engine: FakeEngine) -> None:
+    """Its prompt is estimated, as for the one who pays."""
+    engine.script(Script(silent_after_chunks=3))
+    reply = await front.post(PATH, chat(stream=True), x_tuneplex_deadline="300ms", **ASKING)
+    tokens = told_last(reply)["tokens"]
+    assert tokens["prompt"] > 0
+    assert (tokens["completion"], tokens["exact"]) == (2, False)
+
+
+async def test_nothing_is_kept_of_it(front: Front) -> None:
+    """What knows of a request leads to itself, and would keep prompts of megabytes until somebody looks for that."""
+    await front.post(PATH, chat(), **ASKING)
+    gc.collect()
+    gc.disable()
+    try:
+        for stream in (False, True):
+            await front.post(PATH, chat(stream=stream), **ASKING)
+        await front.post(PATH, chat("contacts"), x_tuneplex_deadline="1ms", **ASKING)
+        assert not [one for one in gc.get_objects() if isinstance(one, Why | Relay | Asked)]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"x_tuneplex_why": "yes"},
+        {"x_tuneplex_why": "1", "idempotency_key": "k"},
+        {"x_tuneplex_why": "yes", "idempotency_key": "k"},
+    ],
+)
 async def test_what_makes_no_sense_is_refused(front: Front, engine: FakeEngine, more: dict[str, str]) -> None:
     """Another word than 0 and 1, and a reply that is kept for others."""
     refused = await front.post(PATH, chat(), **more)

@@ -10,9 +10,7 @@ import pytest
 
 from tuneplex.cli import ports
 from tuneplex.cli.checks import EngineProbe, Level, Machine, findings, sheet
-from tuneplex.cli.externals import are_not_all
 from tuneplex.errors import StateError
-from tuneplex.fleetfile import load
 from tuneplex.types import Listen
 
 GIB = 2**30
@@ -95,17 +93,6 @@ def test_a_fleet_of_external_engines_needs_none_here() -> None:
         GOOD, local=False, engine=EngineProbe(), memory_free=0, disk_free=0, cpu_flags=frozenset(), lscpu=""
     )
     assert {one.level for one in findings(machine)} == {Level.OK}
-
-
-EXTERNAL = "a: {launcher: external, url: 'http://x:1'}"
-
-
-@pytest.mark.parametrize("pools, local", [("", True), (f"{{{EXTERNAL}}}", False), (f"{{{EXTERNAL}, b: {{}}}}", True)])
-def test_whether_engines_run_here_is_read_from_the_fleet_file(tmp_path: Path, pools: str, *, local: bool) -> None:
-    """Without pools there is a local one."""
-    path = tmp_path / "fleet.yaml"
-    path.write_text("base: hf:org/model\n" + (f"pools: {pools}\n" if pools else ""))
-    assert are_not_all(load(path)) is local
 
 
 def test_findings_become_a_table() -> None:

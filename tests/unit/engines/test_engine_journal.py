@@ -307,3 +307,16 @@ def test_a_stream_that_may_be_cut_is_watched_on() -> None:
     got += map(journal.one, told[5:])
     assert_alike(Heard(got), Heard(unbroken(Route.CHAT, fields)).summary())
     assert b"usage" not in b"".join(got)
+
+
+def test_a_usage_in_mid_stream_is_not_the_last_word() -> None:
+    """Whatever an engine tells before it says more, what comes behind counts too, if nobody had to look at it."""
+    fields = asked(Route.CHAT, "hi", max_tokens=20, ignore_eos=True, stream_options={"include_usage": True})
+    journal, sent = journal_of(Route.CHAT, fields)
+    stream = list(events(Route.CHAT, sent))
+    reader = Reader(journal)
+    early = b'data: {"id":"x","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+    for event in (*stream[:4], early, *stream[4:12]):
+        reader.one(event)
+    used = journal.used()
+    assert (used.completion, used.exact) == (journal.tokens, False)

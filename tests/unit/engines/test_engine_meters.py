@@ -209,6 +209,16 @@ def test_an_engine_that_always_tells_is_not_touched(cuts: list[int] | None) -> N
     assert meter.used() == Usage(3, 3)
 
 
+@pytest.mark.parametrize("behind", [b"", b":\n", b"id: 1\n"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_the_usage_is_found_whatever_lines_follow(behind: bytes, end: bytes) -> None:
+    """An event can have more lines than its data."""
+    event = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n' + behind + b"\n"
+    meter = ShownUsage()
+    meter.one(event.replace(b"\n", end))
+    assert meter.used() == Usage(3, 2)
+
+
 def test_a_usage_with_the_last_choice_is_read() -> None:
     """Some engines have no event of its own for it."""
     stream = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,'

@@ -76,6 +76,17 @@ def test_a_failure_among_events_that_are_alike_is_seen(more: bytes) -> None:
     assert b"[DONE]" not in got.answered.body
 
 
+def test_what_was_learned_is_forgotten_with_the_next_other_event() -> None:
+    """Rubbish that ends as events did, behind something else, does not get their beginning."""
+    events = [event(str(number), number=2 * number) for number in range(3)]
+    rubbish = b"\0garbage" + events[0][6:]
+    got = served([*events, b": ping\n\n", rubbish, DONE])
+    shown = b"".join(event(str(n), name="legal", number=2 * n) for n in range(3)) + b": ping\n\n"
+    assert got.answered.body.startswith(shown)
+    assert b"data: {" not in got.answered.body[len(shown) : len(shown) + 6]
+    assert NAME.encode() not in got.answered.body
+
+
 def test_two_events_in_one_piece_are_not_taken_for_one() -> None:
     """They begin and end like one event."""
     events = [event(str(number), number=2 * number) for number in range(6)]
