@@ -175,6 +175,13 @@ class Front:
             sums[labels[-1]] = sums.get(labels[-1], 0) + count
         return sums
 
+    def answered(self) -> dict[tuple[str, str], float]:
+        """How many requests were answered, by model and class of status."""
+        sums: dict[tuple[str, str], float] = {}
+        for (_route, model, status), count in self.gateway.report().counters["tuneplex_requests_total"]:
+            sums[model, status] = sums.get((model, status), 0) + count
+        return sums
+
     async def __aenter__(self) -> Self:
         return self
 

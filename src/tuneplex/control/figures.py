@@ -12,12 +12,17 @@ from prometheus_client.registry import Collector
 
 from tuneplex.control.decide import Situation
 from tuneplex.control.seen import Seen
+from tuneplex.engines.server import EngineMetrics
 from tuneplex.metrics import render
 from tuneplex.types import GatewayReport, ReplicaState
 
 __all__ = ["added", "metrics_page"]
 
+_LABELS = ("pool", "replica")
+
+_Family = GaugeMetricFamily | CounterMetricFamily
 _Labels = tuple[str, ...]
+_Value = Callable[[Seen], float | None]
 T = TypeVar("T")
 
 
@@ -48,39 +53,50 @@ class _Replicas(Collector):
 
     def __init__(self, situation: Situation) -> None:
         self._situation = situation
+        self._alive = tuple(replica for replica in situation.seen if replica.alive)
 
     def collect(self) -> Iterator[Metric]:
         """Every family, also when no replica runs."""
-        yield self._gauge("ready", "Whether the replica takes requests.", self._ready)
-        yield self._gauge("restarts", "How often the replica was started again.", lambda one: one.launched.restarts)
+        # A replica that has ended may be started again: until then it is not ready, and not nowhere.
+        yield self._gauge("ready", "Whether the replica takes requests.", self._ready, ended=True)
+        yield self._gauge("restarts", "How often the replica was started again.", _restarts, ended=True)
         yield self._gauge("adapters", "Adapters that the replica has loaded.", _adapters)
         yield self._gauge("adapter_slots", "Adapters that fit into device memory at a time.", _slots)
         yield self._gauge("adapter_slots_used", "Adapters in device memory.", _slots_used)
-        yield self._gauge("running_requests", "Requests the engine works on.", lambda one: one.metrics.running)
-        yield self._gauge("waiting_requests", "Requests that wait in the engine.", lambda one: one.metrics.waiting)
-        yield self._gauge("kv_cache_use_ratio", "Share of the KV cache in use.", lambda one: one.metrics.kv_use)
-        yield self._counter("prompt_tokens", "Tokens read by the engine.", lambda one: one.metrics.prompt_tokens)
-        yield self._counter("generation_tokens", "Tokens written.", lambda one: one.metrics.generation_tokens)
-        yield self._counter("preemptions", "Requests that lost their KV cache.", lambda one: one.metrics.preemptions)
+        yield self._gauge("running_requests", "Requests the engine works on.", _told(lambda told: told.running))
+        yield self._gauge("waiting_requests", "Requests that wait in the engine.", _told(lambda told: told.waiting))
+        yield self._gauge("kv_cache_use_ratio", "Share of the KV cache in use.", _told(lambda told: told.kv_use))
+        yield self._counter("prompt_tokens", "Tokens read by the engine.", _told(lambda told: told.prompt_tokens))
+        yield self._counter("generation_tokens", "Tokens written.", _told(lambda told: told.generation_tokens))
+        yield self._counter("preemptions", "Requests that lost their KV cache.", _told(lambda told: told.preemptions))
 
     def _ready(self, replica: Seen) -> float:
         return float(self._situation.state(replica) is ReplicaState.READY)
 
-    def _gauge(self, name: str, text: str, value: Callable[[Seen], float | None]) -> Metric:
-        return self._filled(GaugeMetricFamily(f"tuneplex_replica_{name}", text, labels=("pool", "replica")), value)
+    def _gauge(self, name: str, text: str, value: _Value, *, ended: bool = False) -> Metric:
+        metric = GaugeMetricFamily(f"tuneplex_replica_{name}", text, labels=_LABELS)
+        return _filled(metric, self._situation.seen if ended else self._alive, value)
 
-    def _counter(self, name: str, text: str, value: Callable[[Seen], float | None]) -> Metric:
-        return self._filled(CounterMetricFamily(f"tuneplex_replica_{name}", text, labels=("pool", "replica")), value)
+    def _counter(self, name: str, text: str, value: _Value) -> Metric:
+        return _filled(CounterMetricFamily(f"tuneplex_replica_{name}", text, labels=_LABELS), self._alive, value)
 
-    def _filled(
-        self, metric: GaugeMetricFamily | CounterMetricFamily, value: Callable[[Seen], float | None]
-    ) -> GaugeMetricFamily | CounterMetricFamily:
-        """With a sample for each replica that lives and has the value."""
-        for replica in self._situation.seen:
-            found = value(replica) if replica.alive else None
-            if found is not None:
-                metric.add_metric((replica.launched.pool, replica.name), found)
-        return metric
+
+def _filled(metric: _Family, replicas: Sequence[Seen], value: _Value) -> _Family:
+    """With a sample for each of these replicas that has the value."""
+    for replica in replicas:
+        found = value(replica)
+        if found is not None:
+            metric.add_metric((replica.launched.pool, replica.name), found)
+    return metric
+
+
+def _told(value: Callable[[EngineMetrics], float]) -> _Value:
+    """One of the engine's own figures. An engine that has none must not look like an idle one."""
+    return lambda replica: None if replica.metrics is None else value(replica.metrics)
+
+
+def _restarts(replica: Seen) -> int:
+    return replica.launched.restarts
 
 
 def _adapters(replica: Seen) -> int:

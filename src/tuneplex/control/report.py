@@ -10,6 +10,7 @@ from tuneplex.control.adapters import engine_name, is_complete
 from tuneplex.control.decide import Situation, gave_up, restart_at
 from tuneplex.control.seen import Seen
 from tuneplex.control.wanted import match, wanted
+from tuneplex.engines.server import EngineMetrics
 from tuneplex.types import (
     AdapterStatus,
     AdapterVersion,
@@ -87,7 +88,7 @@ def _gateway(index: int, report: GatewayReport | None) -> GatewayStatus:
 
 
 def _replica(situation: Situation, replica: Seen, around: Surroundings) -> ReplicaStatus:
-    record, figures = replica.launched, replica.metrics
+    record, figures = replica.launched, replica.metrics or EngineMetrics()
     wanted_names = {engine_name(replica, version): version.id for version in situation.spec.adapters}
     state = situation.state(replica)
     return ReplicaStatus(

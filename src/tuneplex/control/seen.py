@@ -96,7 +96,7 @@ class Seen(msgspec.Struct, frozen=True):
         routes: What its kind of engine offers.
         phase: What it is doing while it starts.
         words: The last lines of its log, if it ended; or what its last health check said.
-        metrics: Its figures.
+        metrics: Its figures; None if it has told none.
         residency: Where it has its adapters; None if it does not tell.
         notice: What a person should know of it although nothing fails.
     """
@@ -118,7 +118,7 @@ class Seen(msgspec.Struct, frozen=True):
     routes: frozenset[Route] = frozenset(Route)
     phase: str = ""
     words: str = ""
-    metrics: EngineMetrics = EngineMetrics()
+    metrics: EngineMetrics | None = None
     residency: Residency | None = None
     notice: str = ""
 
@@ -174,7 +174,8 @@ class Seen(msgspec.Struct, frozen=True):
         asked = set(names)
         told = [model.context for model in self.models if model.id in asked and model.parent is None]
         largest = max((context for context in told if context is not None), default=None)
-        limits = (None if None in told else largest, self.metrics.kv_tokens)
+        kv_tokens = None if self.metrics is None else self.metrics.kv_tokens
+        limits = (None if None in told else largest, kv_tokens)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def base_name(self, name: str) -> str | None:

@@ -67,7 +67,7 @@ class Watch:
         self._slow = False
         self._trouble = ""
         self._models: tuple[EngineModel, ...] = ()
-        self._metrics = EngineMetrics()
+        self._metrics: EngineMetrics | None = None
         self._residency: Residency | None = None
         self._notice = ""
         self._phase = ""

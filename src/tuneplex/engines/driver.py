@@ -80,8 +80,8 @@ class Driver(Protocol):
         """
         ...
 
-    async def metrics(self, server: EngineServer) -> EngineMetrics:
-        """Its figures.
+    async def metrics(self, server: EngineServer) -> EngineMetrics | None:
+        """Its figures; None if it has none.
 
         Raises:
             EngineError: It does not answer, or with something else.

@@ -328,9 +328,11 @@ class Gateway:
         tell(exchange, route or Route.CHAT, error)
 
     def count(self, exchange: Exchange, status: int) -> None:
-        """Count a reply that no engine was asked for."""
-        label = exchange.target.label if exchange.target is not None else "other"
-        self.ledger.counters.tally(label, "").answered(status)
+        """Count a reply that no engine was asked for; for the model that was meant, once that is known."""
+        tally = exchange.tally
+        if tally is None:
+            tally = self.ledger.counters.tally(exchange.target.label if exchange.target is not None else "other", "")
+        tally.answered(status)
 
     # --- the way of a request
 
@@ -374,6 +376,7 @@ class Gateway:
             )
         principal = exchange.principal or _NOBODY
         model, shown = self._resolve(principal, body, target.deployment)
+        tally = exchange.tally = self.ledger.counters.tally(target.label, model.name)
         asked = Asked(
             exchange,
             principal,
@@ -382,7 +385,7 @@ class Gateway:
             shown=shown,
             stream=body.stream is True and route is not Route.EMBEDDINGS,  # there it is one more unknown field
             fields=body.fields,
-            tally=self.ledger.counters.tally(target.label, model.name),
+            tally=tally,
             priority=read_priority(exchange.headers),
             deadline=read_deadline(exchange.headers, exchange.started_s),
         )

@@ -17,7 +17,8 @@ class Outcome(StrEnum):
     """How a request that was meant for a model ended."""
 
     COMPLETE = "complete"
-    ENGINE_ERROR = "engine_error"  # the engine said no, or failed and said so
+    REFUSED = "refused"  # the request is wrong, by the engine's word
+    ENGINE_ERROR = "engine_error"  # the engine failed, or could take nothing, and said so
     UNREACHABLE = "unreachable"
     BROKEN = "broken"  # the engine broke off or answered with something else
     TIMEOUT = "timeout"

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from tuneplex.errors import ApiError
+from tuneplex.gateway.counters import Tally
 from tuneplex.gateway.heads import EVENT_STREAM, JSON, STATUS_LINES
 from tuneplex.gateway.routes import Target
 from tuneplex.identity import Principal
@@ -72,6 +73,7 @@ class Exchange:
         target: What it is for, once that is known.
         principal: Who sends it, once that is known.
         callers: Everybody who might have, when that was found out.
+        tally: Where it is counted, once the model that it is for is known.
         received: Bytes of the body.
         request_id: Goes into `x-request-id`.
         extra: More header lines for every kind of reply (CORS).
@@ -98,6 +100,7 @@ class Exchange:
     target: Target | None = None
     principal: Principal | None = None
     callers: object = None
+    tally: Tally | None = None
     modern = True  # HTTP/1.1: knows chunks
     close = False
     complete = False

@@ -29,16 +29,17 @@ from tuneplex.types import GatewaySettings, Route
 if TYPE_CHECKING:
     from tuneplex.gateway.answers import LongAnswer, StreamAnswer, WholeAnswer
 
-__all__ = ["OUTCOMES", "Host", "Loss", "Relay"]
+__all__ = ["Host", "Loss", "Relay"]
 
 _NOTHING = Usage(0, 0)
 _NO_FIELDS: dict[str, msgspec.Raw] = {}
 _PROMPTS = ("messages", "prompt", "input")
 _LARGEST_PROMPT = 1024 * 1024  # of which the ids come in one event, about as large
 _UNREAD = 3  # tokens that an engine may make just before it ends, and that nobody can read any more
-_REFUSED = frozenset({Outcome.UNREACHABLE, Outcome.ENGINE_ERROR})
+_NOT_BEGUN = frozenset({Outcome.UNREACHABLE, Outcome.REFUSED, Outcome.ENGINE_ERROR})  # unless there are tokens
+_SERVER_ERRORS = 500  # and above
 
-OUTCOMES = {
+_OUTCOMES = {
     End.COMPLETE: Outcome.COMPLETE,
     End.UNREACHABLE: Outcome.UNREACHABLE,
     End.BROKEN: Outcome.BROKEN,
@@ -50,7 +51,7 @@ OUTCOMES = {
     End.BUSY: Outcome.ENGINE_ERROR,
     End.UNAVAILABLE: Outcome.ENGINE_ERROR,
     End.FAILED: Outcome.ENGINE_ERROR,
-    End.REFUSED: Outcome.ENGINE_ERROR,
+    End.REFUSED: Outcome.REFUSED,
 }
 
 
@@ -107,6 +108,7 @@ class Relay:
         tried: The endpoints that they went to.
         spent: Those of them that are not worth another try.
         losses: Those at which engines may have ended, since it got much further.
+        continued: An attempt has gone on where its stream broke off.
         may_stop: Its stream may end at a stop string that its engine does not see.
         over: `close` has been called.
         used: The tokens that it took; known once it is over.
@@ -119,6 +121,7 @@ class Relay:
     hedge: Attempt | None = None
     tries = 0
     losses: tuple[Loss, ...] = ()
+    continued = False
     may_stop = False
     tried: frozenset[str] = frozenset()
     spent: frozenset[str] = frozenset()
@@ -172,6 +175,7 @@ class Relay:
         if self.journal is not None:
             self.asked.fields = self.journal.resume(seam)
             self.asked.route = Route.COMPLETIONS
+            self.continued = True
             self.may_stop = self.terms is not None and bool(self.terms.stop)
 
     @property
@@ -209,7 +213,7 @@ class Relay:
         if self.over:
             return
         if not self._closes() and not self._host.failed(attempt, error):
-            self.give_up(error, OUTCOMES[attempt.ended])
+            self.give_up_after(attempt.ended, error)
 
     def _end(self, attempt: Attempt) -> None:
         attempt.end()
@@ -251,6 +255,15 @@ class Relay:
                 tell(self.exchange, self.asked.route, error)
         finally:
             self.close(outcome)
+
+    def give_up_after(self, end: End, error: ApiError) -> None:
+        """The same, when no attempt is made any more after one that has ended like this.
+
+        Not every refusal is the client's mistake: it may be the gateway's own key that is wrong, or the engine that
+        cannot do it, and what one engine has taken another one refuses only for reasons of its own.
+        """
+        ours = end is End.REFUSED and (self.continued or error.status >= _SERVER_ERRORS)
+        self.give_up(error, Outcome.ENGINE_ERROR if ours else _OUTCOMES[end])
 
     def elapsed_s(self) -> float:
         """Since the request came."""
@@ -320,7 +333,7 @@ class Relay:
         used = Usage(0, 0, exact=False) if self.answer is None else self.answer.used()
         if used.exact or used.prompt:
             return used
-        if outcome in _REFUSED and not used.completion:
+        if outcome in _NOT_BEGUN and not used.completion:
             return _NOTHING
         return self.with_prompt(used)
 

@@ -26,7 +26,7 @@ from tuneplex.gateway.heads import EVENT_STREAM
 from tuneplex.gateway.health import Health
 from tuneplex.gateway.ledger import Ledger
 from tuneplex.gateway.places import Places
-from tuneplex.gateway.relay import OUTCOMES, Relay
+from tuneplex.gateway.relay import Relay
 from tuneplex.gateway.tokens import TokenCounter
 from tuneplex.gateway.upstreams import Upstreams
 from tuneplex.policy import DEATHS, Budget, End, backoff_s
@@ -234,7 +234,7 @@ class Returns:
             if seam is not None and self._has_prospects(relay):
                 self._wait(relay, back)
             else:
-                relay.give_up(error, OUTCOMES[attempt.ended])
+                relay.give_up_after(attempt.ended, error)
 
         self._tokens.work(journal.seam, found)
         return True
@@ -334,10 +334,10 @@ class Returns:
             self._out(relay)
             self._send(relay, back, replica)
         except ApiError:
-            relay.give_up(back.error, OUTCOMES[back.end])
+            relay.give_up_after(back.end, back.error)
         except Exception:  # noqa: BLE001 - the last resort: the others must have their turns
             _log.exception("request %s could not be sent again", relay.exchange.request_id.decode())
-            relay.give_up(back.error, OUTCOMES[back.end])
+            relay.give_up_after(back.end, back.error)
         return True
 
     def _choose(self, relay: Relay, back: _Back) -> Replica | None:
@@ -381,7 +381,7 @@ class Returns:
             if looks and self._is_suspect(relay):
                 continue
             if back.until <= now or (looks and not self._has_prospects(relay)):
-                relay.give_up(back.error, OUTCOMES[back.end])
+                relay.give_up_after(back.end, back.error)
             elif back.comment_at <= now:
                 back.comment_at = now + self.settings.waiting.comment_s
                 _say(relay)

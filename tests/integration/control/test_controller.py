@@ -120,6 +120,8 @@ async def test_an_engine_that_never_starts_is_given_up(stage: Stage) -> None:
         assert only(status).state is ReplicaState.DEAD
         assert "ended with code 1, too often in a row" in only(status).detail
         assert [order.restarts for order in stage.orders] == [0, 1, 2, 3, 4]
+        assert b'tuneplex_replica_ready{pool="default",replica="default-0"} 0.0' in controller.metrics()
+        assert b'tuneplex_replica_restarts{pool="default",replica="default-0"} 4.0' in controller.metrics()
         stage.broken = False
         controller.apply(fleet())
         status = await until(controller, lambda status: status.replicas[0].state is ReplicaState.READY)
@@ -176,6 +178,9 @@ async def test_an_external_openai_server(tmp_path: Path) -> None:
             status = await until(controller, lambda status: status.replicas and status.replicas[0].adapters)
             assert [adapter.replicas for adapter in status.adapters] == [("default-0",), ()]
             assert "does not list a model named bob" in status.adapters[1].detail
+            page = controller.metrics()
+            assert b'tuneplex_replica_ready{pool="default",replica="default-0"} 1.0' in page
+            assert b"tuneplex_replica_running_requests{" not in page
 
 
 async def test_an_external_engine_that_goes_and_comes_back(directory: Path) -> None:

@@ -239,6 +239,20 @@ async def test_readiness_follows_the_fleet(front: Front) -> None:
     assert (await front.get("/health")).status == 200
 
 
+async def test_refusals_are_counted_for_their_model(front: Front, engine: FakeEngine) -> None:
+    """As soon as the model is known; a name that is none, or that the key may not call, is nobody's."""
+    view = front.gateway.view
+    await front.chat("nobody-knows-this")
+    assert front.answered() == {("", "4xx"): 1}
+    assert (await front.post("/v1/chat/completions", chat("gpt-4o"), x_tuneplex_deadline="soon")).status == 400
+    assert (await front.post("/v1/chat/completions", chat(), x_tuneplex_priority="first")).status == 400
+    front.gateway.update(msgspec.structs.replace(view, replicas=()))
+    assert (await front.chat("contacts")).error["code"] == "no_ready_engine"
+    assert front.answered() == {("", "4xx"): 1, ("contacts", "4xx"): 2, ("contacts", "5xx"): 1}
+    assert not engine.requests
+    assert front.outcomes() == {}
+
+
 async def test_metrics_count_what_happened(front: Front) -> None:
     """By route, model and status class; names that clients make up are no labels."""
     await front.chat()

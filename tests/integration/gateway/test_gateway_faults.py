@@ -108,6 +108,32 @@ async def test_before_the_first_byte_an_error_has_a_status(
     assert (await front.chat(stream=stream)).status == 200
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "script, outcome",
+    [
+        (Script(status=400), "refused"),
+        (Script(status=404), "refused"),
+        (Script(status=422), "refused"),
+        (Script(status=401), "engine_error"),  # it is the gateway whose key is wrong
+        (Script(status=429), "engine_error"),
+        (Script(status=500), "engine_error"),
+        (Script(status=501), "engine_error"),
+    ],
+    ids=scripted,
+)
+async def test_a_refusal_is_no_failure(
+    front: Front, engine: FakeEngine, script: Script, outcome: str, *, stream: bool
+) -> None:
+    """What is wrong with a request by the engine's word counts as refused, and none of its tokens are counted."""
+    engine.script(*[script] * 9)
+    assert (await front.chat(stream=stream)).status >= 400
+    assert front.outcomes() == {outcome: 1}
+    sums = front.gateway.report().counters
+    tokens = sums["tuneplex_prompt_tokens_total"] + sums["tuneplex_completion_tokens_total"]
+    assert {count for _, count in tokens} == {0}
+
+
 async def test_an_engine_that_is_down_is_unavailable(front: Front, engine: FakeEngine) -> None:
     """Nobody listens: 503 with `retry-after`, without the address."""
     engine.die()

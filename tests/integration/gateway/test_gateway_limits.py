@@ -92,6 +92,7 @@ async def test_each_limit_of_each_subject(front: Front, clocks: Clocks, whose: s
     assert refused.error["code"] == "rate_limit_exceeded"
     names = {"tenant": "tenant acme", "key": "key id-one", "model": "model contacts"}
     assert names[whose] in refused.error["message"]
+    assert front.answered() == {("contacts", "2xx"): len(replies) - 1, ("contacts", "4xx"): 1}
     clocks.wait(int(refused.headers["retry-after"]))
     assert (await ask(front, max_tokens=30)).status == 200
 

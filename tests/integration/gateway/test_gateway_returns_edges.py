@@ -321,6 +321,16 @@ async def test_a_refusal_of_the_continuation_is_not_the_clients(tokenizer: str, 
             assert json.loads(reply.events[-1])["error"]["code"] == code
 
 
+async def test_a_refused_continuation_is_a_failure(engines: list[FakeEngine], tokenizer: str) -> None:
+    """The client has sent what one engine had taken, so it counts as an engine's error when nobody else goes on."""
+    async with fronting(engines, tokenizer, tries=2) as front:
+        engines[0].script(Script(silent_after_chunks=4))
+        engines[1].script(Script(status=400))
+        assert not whole(await front.chat(stream=True, max_tokens=30))
+        assert tries(engines) == [1, 1]
+        assert front.outcomes() == {"engine_error": 1}
+
+
 async def test_both_engines_are_let_go_when_the_client_leaves(engines: list[FakeEngine], tokenizer: str) -> None:
     """The one that was asked first and the one that was asked beside it, and the request is counted once."""
     async with fronting(engines, tokenizer, retries=Retries(hedge_after_s=0.1), timeouts=Timeouts()) as front:

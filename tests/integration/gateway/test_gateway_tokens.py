@@ -68,6 +68,7 @@ async def test_what_fits_nowhere_is_refused_before_it_goes_anywhere(tokenizer_fi
         assert reply.error["code"] == "context_length_exceeded"
         assert f"{needed + 1} tokens" in reply.error["message"]
         assert "1024" in reply.error["message"]
+        assert front.answered() == {("contacts", "4xx"): 1}
         assert not engines[0].requests
         assert not engines[1].requests
 

@@ -13,6 +13,7 @@ from tests.support.monitoring import PAGE, Kind, Query, bounds, dashboard, docum
 from tuneplex.control.decide import Situation
 from tuneplex.control.figures import metrics_page
 from tuneplex.control.seen import Seen
+from tuneplex.engines.server import EngineMetrics
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.routes import Page
 from tuneplex.metrics import CATALOGUE
@@ -34,7 +35,7 @@ METRICS = re.compile(r"^\| metric \|.*\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
 @pytest.fixture
 def there(make_spec: MakeSpec, make_seen: MakeSeen, make_situation: MakeSituation) -> Kinds:
     """Every metric that the page can show: the gateways', and those of a replica that tells all it can."""
-    replica = make_seen("default-0", PoolSpec("default"), residency=Residency(4, 2))
+    replica = make_seen("default-0", PoolSpec("default"), metrics=EngineMetrics(), residency=Residency(4, 2))
     page = shown(metrics_page(make_situation(make_spec(), replica), [], GatewayReport(-1, 0, 0)).decode())
     labels = {**page.labels, **{family.name: frozenset(family.labels) for family in CATALOGUE.values()}}
     return {name: Kind(kind, labels[name]) for name, kind in page.types.items()}

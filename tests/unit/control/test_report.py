@@ -131,6 +131,37 @@ def test_the_page_adds_up_gateways_that_live_and_that_have_ended(
     assert 'tuneplex_replica_adapters{pool="default",replica="default-0"} 1.0' in page
 
 
+FIGURES = ("running_requests", "waiting_requests", "kv_cache_use_ratio")
+TOTALS = ("prompt_tokens_total", "generation_tokens_total", "preemptions_total")
+
+
+def test_an_engine_without_figures_does_not_look_idle(
+    make_spec: MakeSpec, make_seen: MakeSeen, make_situation: MakeSituation
+) -> None:
+    """What it does not tell is missing, beside another one's figures, and its status is as it was."""
+    telling, silent = make_seen("default-0", POOL, metrics=EngineMetrics()), make_seen("default-1", POOL, metrics=None)
+    situation = make_situation(make_spec(replicas=2), telling, silent)
+    page = metrics_page(situation, [], GatewayReport(-1, 0, 0)).decode()
+    for name in (*FIGURES, *TOTALS):
+        assert f'tuneplex_replica_{name}{{pool="default",replica="default-0"}} 0.0' in page
+        assert f'tuneplex_replica_{name}{{pool="default",replica="default-1"}}' not in page
+    for name in ("ready", "restarts", "adapters"):
+        assert f'tuneplex_replica_{name}{{pool="default",replica="default-1"}}' in page
+    assert [(one.running, one.waiting, one.kv_use) for one in status_of(situation).replicas] == [(0, 0, 0.0)] * 2
+
+
+def test_a_replica_that_ended_is_on_the_page_as_not_ready(
+    make_spec: MakeSpec, make_seen: MakeSeen, make_situation: MakeSituation
+) -> None:
+    """With how often it was started again; what the engine had said of itself is gone with it."""
+    dead = make_seen("default-0", POOL, ended=NOW - 1, metrics=EngineMetrics(running=3), residency=Residency(4, 2))
+    dead = msgspec.structs.replace(dead, launched=msgspec.structs.replace(dead.launched, restarts=2))
+    page = metrics_page(make_situation(make_spec(), dead), [], GatewayReport(-1, 0, 0)).decode()
+    samples = [line for line in page.splitlines() if line.startswith("tuneplex_replica_")]
+    labels = 'pool="default",replica="default-0"'
+    assert samples == [f"tuneplex_replica_ready{{{labels}}} 0.0", f"tuneplex_replica_restarts{{{labels}}} 2.0"]
+
+
 def test_residency_is_told_and_counted(make_spec: MakeSpec, make_seen: MakeSeen, make_situation: MakeSituation) -> None:
     """The status holds where each replica has its adapters, the page its slots; who cannot tell has neither."""
     told = Residency(4, 2, adapters=(Resident(ONE.id, Tier.DEVICE, slot=1, rank=8),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuneplex.engines.command import Command, Place
-from tuneplex.engines.server import EngineMetrics, EngineServer
+from tuneplex.engines.server import EngineServer
 from tuneplex.errors import EngineError, EngineStartError
 from tuneplex.types import AdapterVersion, Base, PoolSpec, Route
 
@@ -50,7 +50,6 @@ class OpenAIDriver:
         """OpenAI's API has no adapters, and so no place where they are."""
         del server
 
-    async def metrics(self, server: EngineServer) -> EngineMetrics:
+    async def metrics(self, server: EngineServer) -> None:
         """OpenAI's API has no figures."""
         del server
-        return EngineMetrics()
