@@ -101,8 +101,9 @@ def ask(target: Target, question: Question, *, as_json: bool, why: bool = False)
         except httpx2.HTTPError as error:
             raise TuneplexError(f"{target.base_url} does not answer: {str(error) or type(error).__name__}") from error
         finally:
-            if why:
-                _explain(terminal, next(filter(None, explanations), ""))
+            told = _explain(terminal, next(filter(None, explanations), ""))
+    if why and not told:
+        terminal.warn("the server has not said why: perhaps it is no gateway of tuneplex")
     return 0
 
 
@@ -133,14 +134,15 @@ def _answer(terminal: Terminal, http: httpx2.Client, question: Question, explana
         terminal.warn(words)
 
 
-def _explain(terminal: Terminal, explanation: str) -> None:
+def _explain(terminal: Terminal, explanation: str) -> bool:
+    """Print an explanation in words; whether it is one."""
     try:
         lines = explained(explanation)
     except msgspec.MsgspecError:
-        terminal.warn("the server has not said why: perhaps it is no gateway of tuneplex")
-    else:
-        for line in lines:
-            terminal.note(line)
+        return False
+    for line in lines:
+        terminal.note(line)
+    return True
 
 
 def target(base_url: str | None, key: str | None, state_dir: Path | None, fleet: str | None) -> Target:

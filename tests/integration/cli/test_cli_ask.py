@@ -11,7 +11,7 @@ import pytest
 from tests.support.front import VERSIONS, open_front, view_of
 from tuneplex.cli.ask import Question, Target, ask
 from tuneplex.cli.why import explained
-from tuneplex.errors import TuneplexError
+from tuneplex.errors import TuneplexError, UserError
 from tuneplex.testing import FakeEngine, Script
 from tuneplex.why import Tokens, Told, Tried
 
@@ -83,6 +83,15 @@ async def test_a_gateway_says_why_it_failed(
             await asyncio.to_thread(ask, target, Question("contacts", "May they?"), as_json=as_json, why=True)
     went, *_ = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"after \S+ s it went to r0, and was (refused|broken) \S+ s later", went)
+
+
+async def test_an_error_without_an_explanation_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who names a model that is not there learns that, and nothing of gateways."""
+    async with FakeEngine() as engine, open_front(view_of([engine])) as front:
+        target = Target(f"http://127.0.0.1:{front.port}/v1")
+        with pytest.raises(UserError, match="does not exist"):
+            await asyncio.to_thread(ask, target, Question("nobody", "May they?"), as_json=False, why=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_all_that_can_have_happened_has_words() -> None:
