@@ -10,6 +10,7 @@ settings.register_profile("noisy", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("noisy")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist itself looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where two processes share the tests, one has all that need real engines, because two of these are too many."""
     for item in items:
