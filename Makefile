@@ -9,7 +9,7 @@ BIN := .venv/bin
 ENGINE := .venv-engine
 PIP := --disable-pip-version-check
 # Two processes share the tests, a file at a time (see tests/conftest.py), in the order in which they are found.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test test-full check lint types format engine clean
 
