@@ -8,8 +8,6 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ENGINE := .venv-engine
 PIP := --disable-pip-version-check
-# Two processes share the tests, a file at a time (see tests/conftest.py), in the order in which they are found.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test test-full check lint types format engine clean
 
@@ -17,10 +15,10 @@ demo: .venv/runtime
 	@$(BIN)/tuneplex demo $(ARGS)
 
 test: check engine
-	@$(PYTEST) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-full: check engine
-	@$(PYTEST) -m "" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "" $(PYTEST_ARGS)
 
 check: lint types
 

@@ -223,6 +223,7 @@ def models(fleet: Fleet) -> set[str]:
 
 
 @in_float32
+@pytest.mark.full
 @pytest.mark.parametrize("name", HIDING)
 def test_the_ids_are_taken_out_to_the_byte(both: dict[str, tuple[set[bytes], set[bytes]]], name: str) -> None:
     """With `migrate` the client gets the very bytes that it gets without."""
