@@ -162,9 +162,9 @@ class Relay:
             BadRequest: One of the fields is wrong; nothing was sent.
         """
         attempt = Attempt(self, upstream, self._host.settings.timeouts)
-        beside = self.ledger.outstanding.get(upstream.replica.name, 0)
         attempt.start(self.asked.fields)
         if self.asked.why is not None:
+            beside = self.ledger.outstanding[upstream.replica.name] - 1
             self.asked.why.began(attempt, beside, goes_on=self.begun)
         self.attempts.append(attempt)
         self.tries += 1
