@@ -90,6 +90,7 @@ class Tenant(msgspec.Struct, frozen=True, gc=False):
         created: Unix time, seconds.
         limits: Of all its keys together.
         weight: When requests have to wait, its share is to those of the others as the weights are.
+        recorded: Its requests are refused unless it is on the disk first that they are let in.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Tenant(msgspec.Struct, frozen=True, gc=False):
     created: int = 0
     limits: Limits = Limits()
     weight: int = 1
+    recorded: bool = False
 
 
 class Key(msgspec.Struct, frozen=True, gc=False):
@@ -188,6 +190,7 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
         expires: From when on it is nobody, Unix time.
         subjects: Whose limits it counts against: its tenant and its key, as far as they have any.
         weight: Of its tenant.
+        recorded: As its tenant.
     """
 
     tenant: str
@@ -199,3 +202,4 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
     expires: int | None = None
     subjects: tuple[Subject, ...] = ()
     weight: int = 1
+    recorded: bool = False

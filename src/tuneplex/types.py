@@ -45,6 +45,7 @@ __all__ = [
     "Turns",
     "Used",
     "Waiting",
+    "incarnation",
 ]
 
 
@@ -182,6 +183,7 @@ class Replica(msgspec.Struct, frozen=True):
         awaited: Versions that it does not serve yet, and is expected to: it starts, or loads them.
         ready_at: When it is expected to be ready, Unix time; None while nobody can tell.
         leave_at: When a draining one will be stopped, Unix time: what it still works on then should go elsewhere.
+        started: When its engine was started, Unix time.
     """
 
     name: str
@@ -199,10 +201,21 @@ class Replica(msgspec.Struct, frozen=True):
     awaited: frozenset[str] = frozenset()
     ready_at: float | None = None
     leave_at: float | None = None
+    started: float = 0.0
 
     def __repr__(self) -> str:
         """Without the secret, so that it cannot slip into a log."""
         return f"Replica({self.name!r}, {self.state.value}, {self.endpoint!r})"
+
+
+def incarnation(replica: str, started: float) -> str:
+    """Which start of a replica's engine: it counts its tokens anew each time.
+
+    Args:
+        replica: Its name.
+        started: As in `Replica.started`.
+    """
+    return f"{replica}/{started:.0f}"
 
 
 class Timeouts(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 
 from tuneplex.gateway import AdminCall, AdminReply, ConnectionLimits, Gateway, Replies, serve
 from tuneplex.identity import Access
+from tuneplex.journal import Journal
 from tuneplex.testing import FakeEngine, Script
 from tuneplex.types import FleetView, GatewaySettings, Model, Replica
 
@@ -233,13 +234,16 @@ async def open_front(
     admin: Callable[[AdminCall], Awaitable[AdminReply]] | None = None,
     metrics: Callable[[], Awaitable[bytes]] | None = None,
     replies: Replies | None = None,
+    journal: Journal | None = None,
     tls_cert: str | None = None,
     tls_key: str | None = None,
     limits: ConnectionLimits | None = None,
     drain_s: int = 1,
 ) -> AsyncIterator[Front]:
     """Serve `view` on a free port; without `access` there are no keys and nobody needs one."""
-    gateway = Gateway(0, view, access or Access(), metrics_source=metrics, admin=admin, replies=replies)
+    gateway = Gateway(
+        0, view, access or Access(), metrics_source=metrics, admin=admin, replies=replies, journal=journal
+    )
     stop = asyncio.Event()
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]

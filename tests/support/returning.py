@@ -20,12 +20,12 @@ SHORT = GatewaySettings(timeouts=Timeouts(first_byte_s=0.5, between_chunks_s=0.5
 @asynccontextmanager
 async def fronting(engines: list[FakeEngine], tokenizer: str, **settings: Any) -> AsyncIterator[Front]:  # noqa: ANN401 - of the gateway
     """A gateway before them."""
-    tries = settings.pop("tries", 3)
+    tries, journal = settings.pop("tries", 3), settings.pop("journal", None)
     view = view_of(engines, msgspec.structs.replace(SHORT, **settings), tries=tries, tokenizer=tokenizer)
     if "retries" in settings:
         whole = msgspec.structs.replace(view.settings, retries=settings["retries"])
         view = msgspec.structs.replace(view, settings=whole)
-    async with open_front(view) as front:
+    async with open_front(view, journal=journal) as front:
         await front.gateway.counter.loaded()
         yield front
 

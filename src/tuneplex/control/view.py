@@ -103,6 +103,7 @@ def _replica(situation: Situation, outlook: Outlook, replica: Seen, used: Mappin
         awaited=_awaited(situation, pool, replica, serves) if pool is not None else frozenset(),
         ready_at=outlook.told(ready_at),
         leave_at=outlook.told(replica.leave_at),
+        started=record.started,
     )
 
 

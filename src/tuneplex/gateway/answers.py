@@ -18,6 +18,7 @@ from tuneplex.engines.usage import Usage, UsageFinder, estimated_tokens, read_do
 from tuneplex.errors import ApiError
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import EVENT_STREAM, JSON, error_lines
+from tuneplex.gateway.scribe import PROGRESS_TOKENS
 from tuneplex.http import EventFramer, EventTooLargeError, UpstreamFault, end_of_events
 from tuneplex.policy import read_retry_after
 from tuneplex.types import Route
@@ -39,6 +40,7 @@ _WHOLE_LIMIT = 1024 * 1024
 _ERROR_LIMIT = 64 * 1024
 _SEQUENCE = re.compile(rb'"sequence_number":\s*(\d{1,15})\b')
 _json = msgspec.json.Decoder(msgspec.Raw)
+_SOMETIMES = PROGRESS_TOKENS - 1  # the bits that are 0 so often
 _LONGEST_WAIT = 6  # digits of seconds
 
 
@@ -105,8 +107,11 @@ class StreamAnswer:
         ):  # the usual case: one more event of one line
             rest = self._meter.between(data)
             if rest:
-                self._attempt.chunks += 1
+                attempt = self._attempt
+                attempt.chunks = chunks = attempt.chunks + 1
                 self._exchange.write(self._head, rest)
+                if not chunks & _SOMETIMES:
+                    attempt.relay.progressed()
                 return
         self._pass_on(data, done=done)
         if not done:
@@ -153,6 +158,8 @@ class StreamAnswer:
         attempt.chunks += 1
         if attempt.chunks == 1:
             attempt.relay.streams(attempt, self, self._reading)
+        elif not attempt.chunks & _SOMETIMES:
+            attempt.relay.progressed()
 
     def reply_failed(self, fault: UpstreamFault) -> None:
         """After the last event this is a normal end; before it, the client must learn of it."""

@@ -81,6 +81,8 @@ class Asked:
         charge: What its turn costs.
         group: What it waits for, as of `epoch`.
         epoch: The state of fleet and keys that `group` was found in.
+        kept: Its entry in the journal is on the disk, where that is required.
+        waited_s: How long it has waited.
         gone: Called when its client has left.
         why: Notes what becomes of it, if its client wants to know.
     """
@@ -94,6 +96,7 @@ class Asked:
         "fields",
         "gone",
         "group",
+        "kept",
         "large",
         "model",
         "needed",
@@ -107,6 +110,7 @@ class Asked:
         "tally",
         "ticket",
         "until",
+        "waited_s",
         "why",
     )
 
@@ -139,10 +143,10 @@ class Asked:
         self.tally = tally
         self.priority = priority
         self.deadline = deadline
-        self.large = False
+        self.large = self.kept = False
         self.needed: Estimate | None = None
         self.ticket: Ticket | None = None
-        self.since = 0.0
+        self.since = self.waited_s = 0.0
         self.until = math.inf
         self.comment_at = math.inf
         self.epoch = -1

@@ -53,6 +53,7 @@ class Attempt:
         era: Of its replica's breaker, when it began.
         asks_ids: The engine tells the ids of all tokens.
         hides_usage: It tells the usage, which the client has not asked for.
+        number: Which attempt at its request it is, from 1; 0 where nothing is written down.
         aloud: What the client has asked for of the usage; known only of a stream that may be cut.
     """
 
@@ -62,6 +63,7 @@ class Attempt:
     ended = End.STOPPED
     verdict = verdict(End.STOPPED)
     era = 0
+    number = 0
     aloud: Aloud | None = None
     asks_ids = False
     hides_usage = False

@@ -20,35 +20,34 @@ from itertools import count
 from tuneplex.errors import ApiError, BadRequest, Unavailable
 from tuneplex.gateway.access import authenticate, cors_headers, demand, is_loopback
 from tuneplex.gateway.admin import AdminSource
-from tuneplex.gateway.admission import Admission, Ticket
+from tuneplex.gateway.admission import Admission
 from tuneplex.gateway.answers import tell
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.body import Body, read_body
 from tuneplex.gateway.counters import Counters, Outcome
-from tuneplex.gateway.counting import Counting
 from tuneplex.gateway.doubts import Doubts
-from tuneplex.gateway.estimate import Estimate, by_size, fits_by_size
+from tuneplex.gateway.entrance import Entrance
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.finding import Found, coming, find
 from tuneplex.gateway.health import Health
 from tuneplex.gateway.idempotency import Idempotency
 from tuneplex.gateway.keyed import KEY
 from tuneplex.gateway.ledger import Ledger
-from tuneplex.gateway.money import cost_of
 from tuneplex.gateway.pages import known_model
 from tuneplex.gateway.places import Places
-from tuneplex.gateway.principals import Principals, principals, subjects
+from tuneplex.gateway.principals import Principals, principals
 from tuneplex.gateway.relay import Relay
 from tuneplex.gateway.replies import Replies
 from tuneplex.gateway.returns import Returns
 from tuneplex.gateway.routes import Page, Target, find_target
+from tuneplex.gateway.scribe import Scribe, Writes
 from tuneplex.gateway.site import MetricsSource, Site
 from tuneplex.gateway.tokens import TokenCounter
 from tuneplex.gateway.upstreams import Upstreams
 from tuneplex.gateway.urgency import read_deadline, read_priority
 from tuneplex.gateway.waiting import Room, stopping
 from tuneplex.gateway.why import read_why, refuse_why
-from tuneplex.identity import Access, Grant, Principal, Subject
+from tuneplex.identity import Access, Grant, Principal
 from tuneplex.types import FleetView, GatewayReport, GatewaySettings, Leases, Model, Replica, Route, Turns
 
 __all__ = ["Gateway"]
@@ -56,7 +55,6 @@ __all__ = ["Gateway"]
 _log = logging.getLogger(__name__)
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-_UNKNOWN = Estimate(0, 0)
 _NOBODY = Principal("", "", scopes=(), grant=Grant(((),), base=False), isolated=True)
 
 
@@ -74,6 +72,7 @@ class Gateway:
         admin: Answers what is sent on to control; see `AdminSource`.
         replies: Where replies to requests with an `Idempotency-Key` are kept; in memory, for this gateway alone, if
             there is no such place.
+        journal: Where it is written down what becomes of requests.
         clock: Seconds that only go forward; limits by the minute go by it.
         wall: Unix time; limits by the day go by it.
     """
@@ -87,13 +86,14 @@ class Gateway:
         metrics_source: MetricsSource | None = None,
         admin: AdminSource | None = None,
         replies: Replies | None = None,
+        journal: Writes | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.index = index
         self.view = FleetView()
         self.access = access
-        self.ledger = Ledger(Counters())
+        self.ledger = Ledger(Counters(), Scribe(journal, wall))
         self.counter = TokenCounter()
         self._upstreams = Upstreams()
         self._doubts = Doubts(self._cleared)
@@ -121,11 +121,17 @@ class Gateway:
         self._clock = clock
         self._wall = wall
         self._admission = Admission(index)
-        self._limited: dict[str, tuple[Subject, ...]] = {}  # the models with limits
+        self._entrance = Entrance(
+            self,
+            self.ledger,
+            admission=self._admission,
+            room=self._room,
+            counter=self.counter,
+            clock=clock,
+            wall=wall,
+        )
         self._ids = map(f"req-{secrets.token_hex(6)}-%06x".encode().__mod__, count())
-        self._counting: set[Counting] = set()
         self._principals: Principals | None = None
-        self._context: int | None = None  # the smallest there is
         self.update(view or FleetView())
 
     # --- for the process around it
@@ -138,11 +144,7 @@ class Gateway:
         self._health.update(view.replicas, view.settings.breaking)
         self._places.update(view)
         self.counter.use(view.tokenizer)
-        self._context = min((one.context for one in view.replicas if one.context is not None), default=None)
-        self._admission.share_among(view.gateways)
-        self._admission.count_in(view.settings.currency)
-        limited = ((name, subjects(f"model {name}", model.limits)) for name, model in view.models.items())
-        self._limited = {name: subject for name, subject in limited if subject}
+        self._entrance.update(view)
         self._site.forget()
         if self._principals is None or not view.models or _keys_differ(before.settings, view.settings):
             self._know()
@@ -152,6 +154,7 @@ class Gateway:
     def update_access(self, access: Access) -> None:
         """Know these keys from now on; requests under way are not touched, and those that wait need a valid one."""
         self.access = access
+        self.ledger.scribe.secret = access.salt.encode()
         self._site.forget()
         self._know()
         self._room.changed(self.view.settings.waiting)
@@ -176,7 +179,7 @@ class Gateway:
         """Whether anybody or anything has limits."""
         known = self._principals
         callers = (*known.keyed.values(), known.anybody or _NOBODY) if known is not None else ()
-        return bool(self._limited) or any(principal.subjects for principal in callers)
+        return self._entrance.limits_models or any(principal.subjects for principal in callers)
 
     def _know(self) -> None:
         """Work out who may call, as soon as both the fleet and its keys are known."""
@@ -207,10 +210,11 @@ class Gateway:
         """Look after timeouts, and those that wait; `now` is of `time.monotonic`."""
         for relay in tuple(self.ledger.relays):
             relay.tick(now)
-        for counting in [one for one in self._counting if one.until <= now]:
-            self.answer(counting.asked, counting.expire())
+        for asked, error in self._entrance.expired(now):
+            self.answer(asked, error)
         self._returns.tick(now)
         self._room.tick(now)
+        self.ledger.scribe.tick()
         self.idempotency.tick(now)
 
     def drain(self) -> None:
@@ -219,15 +223,15 @@ class Gateway:
 
     def give_up(self) -> None:
         """Tell those whose replies are still under way that they will not be finished."""
-        for counting in tuple(self._counting):
-            counting.leave()
-            self._guarded(counting.asked.exchange, partial(self.answer, counting.asked, stopping()))
+        for asked in self._entrance.leave():
+            self.guarded(asked, partial(self.answer, asked, stopping()))
         for relay in tuple(self.ledger.relays):
-            self._guarded(relay.exchange, partial(relay.give_up, stopping(), Outcome.STOPPED))
+            self.guarded(relay.asked, partial(relay.give_up, stopping(), Outcome.STOPPED))
 
     def close(self) -> None:
         """Close the connections to the engines."""
         self._room.close()
+        self.ledger.scribe.close()
         self.idempotency.close()
         self._doubts.close()
         self._upstreams.close()
@@ -301,15 +305,6 @@ class Gateway:
         except Exception:  # noqa: BLE001 - the last resort: a defect of ours must still be an answer
             self.failed(exchange)
 
-    def _guarded(self, exchange: Exchange, work: Callable[[], None]) -> None:
-        """Go on with a request, later than in `handle`."""
-        try:
-            work()
-        except ApiError as error:
-            self.refuse(exchange, error)
-        except Exception:  # noqa: BLE001 - the last resort: a defect of ours must still be an answer
-            self.failed(exchange)
-
     def failed(self, exchange: Exchange) -> None:
         """Answer a request at which we have failed ourselves, by the exception that was just caught."""
         _log.exception("request %s failed", exchange.request_id.decode())
@@ -319,6 +314,7 @@ class Gateway:
         """Answer with an error in OpenAI's shape."""
         exchange.request_id = exchange.request_id or next(self._ids)
         self.count(exchange, error.status)
+        self.ledger.scribe.refused(exchange, error.status, error.code or "")
         self._answer(exchange, error)
 
     def _answer(self, exchange: Exchange, error: ApiError) -> None:
@@ -340,32 +336,7 @@ class Gateway:
         """A request for a model."""
         asked = self._asked(exchange, target, route, read_body(exchange.body))
         found = self.find(asked)
-        if self._fits_by_size(asked) and self._is_let_in_by_size(asked):
-            self._enter(asked, found)
-        else:
-            self._count_first(asked, found)
-
-    def _fits_by_size(self, asked: Asked) -> bool:
-        context = self._context
-        return context is None or fits_by_size(asked.exchange.received, asked.route, asked.fields, context)
-
-    def _is_let_in_by_size(self, asked: Asked) -> bool:
-        """Let it in by its size alone, if all limits have room for a token a byte; False if they have to be counted."""
-        limited = self._limiting(asked)
-        if not any(map(_counts_tokens, limited)):
-            return True
-        found = by_size(asked.route, asked.fields)
-        if found is None:
-            return False
-        asked.needed, most = found
-        now, wall = self._clock(), self._wall()
-        cost = cost_of(asked.model.price, most, stream=asked.stream)
-        ticket = self._admission.try_admit(limited, most.prompt + most.completion, now, wall, cost)
-        if ticket is None:
-            return self._admission.is_full(limited, now, wall)  # then it is refused, whatever it needs
-        asked.ticket = ticket
-        asked.exchange.extra += self._admission.headers(limited, now, wall)
-        return True
+        self._entrance.enter(asked, found)
 
     def _asked(self, exchange: Exchange, target: Target, route: Route, body: Body) -> Asked:
         if route is Route.RESPONSES and body.previous_response_id is not None:
@@ -376,6 +347,7 @@ class Gateway:
             )
         principal = exchange.principal or _NOBODY
         model, shown = self._resolve(principal, body, target.deployment)
+        exchange.model = model
         tally = exchange.tally = self.ledger.counters.tally(target.label, model.name)
         asked = Asked(
             exchange,
@@ -392,53 +364,6 @@ class Gateway:
         asked.why = read_why(exchange, principal, model.version)
         return asked
 
-    def _count_first(self, asked: Asked, found: Found) -> None:
-        """Count its tokens, and let it in then."""
-        contexts = [replica.context for replica in found[0] or found[1]]
-        most = None if None in contexts else max(one for one in contexts if one is not None)
-
-        def counted(needed: Estimate) -> None:
-            counting.over()
-            if asked.why is not None:
-                asked.why.counted()
-            asked.needed = needed
-            asked.large = self._context is not None and needed.whole > self._context
-            self._guarded(asked.exchange, lambda: self._enter_counted(asked))
-
-        pending = self.counter.count(asked.route, asked.fields, counted, most=most)
-        until = min(asked.deadline, time.monotonic() + self.view.settings.waiting.longest_s)
-        counting = Counting(asked, pending, until, self._counting)
-
-    def _enter_counted(self, asked: Asked) -> None:
-        self.reconsider(asked)  # while it was counted, anything can have changed
-        self._enter(asked, self.find(asked))
-
-    def _enter(self, asked: Asked, found: Found) -> None:
-        # Limits come last, so that what no engine could take is not counted.
-        ticket = asked.ticket = asked.ticket or self._admit(asked)
-        try:
-            self._room.enter(asked, *found)
-        except BaseException:
-            if ticket is not None:
-                ticket.cancel()
-            raise
-
-    def _limiting(self, asked: Asked) -> tuple[Subject, ...]:
-        """Whose limits it falls under."""
-        return asked.principal.subjects + self._limited.get(asked.model.name, ())
-
-    def _admit(self, asked: Asked) -> Ticket | None:
-        """Count the request against the limits that it falls under, and tell the client what is left of them."""
-        limited, needed = self._limiting(asked), asked.needed
-        if not limited:
-            return None
-        cost = cost_of(asked.model.price, needed or _UNKNOWN, stream=asked.stream)
-        now, wall = self._clock(), self._wall()
-        try:
-            return self._admission.admit(limited, needed.prompt + needed.completion if needed else 0, now, wall, cost)
-        finally:
-            asked.exchange.extra += self._admission.headers(limited, now, wall)
-
     def _resolve(self, principal: Principal, body: Body, deployment: str | None) -> tuple[Model, str]:
         """The model that is meant, and the name that the client knows it by.
 
@@ -449,7 +374,16 @@ class Gateway:
             raise BadRequest("The request must name a `model`.", param="model", code="missing_model")
         return known_model(self.view, principal.grant, name), body.model or name
 
-    # --- for the waiting room (see `waiting.Desk`)
+    # --- for the doors and the waiting room (see `entrance.Hall` and `waiting.Desk`)
+
+    def guarded(self, asked: Asked, work: Callable[[], None]) -> None:
+        """Go on with a request, later than in `handle`; whatever goes wrong is answered."""
+        try:
+            work()
+        except ApiError as error:
+            self.refuse(asked.exchange, error)
+        except Exception:  # noqa: BLE001 - the last resort: a defect of ours must still be an answer
+            self.failed(asked.exchange)
 
     def find(self, asked: Asked) -> Found:
         """The replicas that may take a request now; where there are none, those that will."""
@@ -476,7 +410,7 @@ class Gateway:
 
     def answer(self, asked: Asked, error: ApiError) -> None:
         """Answer it with an error."""
-        asked.tally.answered(asked.exchange.status or error.status)
+        self.ledger.turned_away(asked, asked.exchange.status or error.status, error.code or "")
         self._answer(asked.exchange, error)
 
     def fail(self, asked: Asked) -> None:
@@ -495,14 +429,6 @@ def _soon(work: Callable[[], None]) -> None:
 def _is_open(target: Target, exchange: Exchange) -> bool:
     """Whether a page needs no key."""
     return not target.scopes or (target.page is Page.METRICS and is_loopback(exchange.peer))
-
-
-def _counts_tokens(subject: Subject) -> bool:
-    """Whether an estimate of a request's tokens is needed: for limits in tokens, and in what tokens cost."""
-    limits = subject.limits
-    return (
-        limits.tokens_per_minute is not None or limits.tokens_per_day is not None or limits.money_per_month is not None
-    )
 
 
 def _keys_differ(old: GatewaySettings, new: GatewaySettings) -> bool:

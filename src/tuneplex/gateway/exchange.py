@@ -12,6 +12,7 @@ from tuneplex.gateway.counters import Tally
 from tuneplex.gateway.heads import EVENT_STREAM, JSON, STATUS_LINES
 from tuneplex.gateway.routes import Target
 from tuneplex.identity import Principal
+from tuneplex.types import Model
 
 __all__ = ["Exchange", "Listener", "Owner"]
 
@@ -73,6 +74,8 @@ class Exchange:
         target: What it is for, once that is known.
         principal: Who sends it, once that is known.
         callers: Everybody who might have, when that was found out.
+        model: Which model it is for, once that is known.
+        number: In the journal; 0 while it is not there.
         tally: Where it is counted, once the model that it is for is known.
         received: Bytes of the body.
         request_id: Goes into `x-request-id`.
@@ -100,6 +103,8 @@ class Exchange:
     target: Target | None = None
     principal: Principal | None = None
     callers: object = None
+    model: Model | None = None
+    number = 0
     tally: Tally | None = None
     modern = True  # HTTP/1.1: knows chunks
     close = False

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from tuneplex.gateway.counters import Counters, Outcome
 from tuneplex.gateway.money import spent
+from tuneplex.gateway.scribe import Scribe
 
 if TYPE_CHECKING:
+    from tuneplex.gateway.asked import Asked
     from tuneplex.gateway.attempt import Attempt
     from tuneplex.gateway.relay import Relay
 
@@ -22,6 +24,7 @@ class Ledger:
     """The requests under way, their attempts at replicas, and what was counted of those that are over.
 
     Attributes:
+        scribe: Writes down what happens.
         outstanding: Attempts under way by replica name.
         relays: The requests under way.
         attempts: The attempts under way; mostly one for each of them.
@@ -31,8 +34,9 @@ class Ledger:
         on_closed: Called with each request that is over.
     """
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, scribe: Scribe | None = None) -> None:
         self.counters = counters
+        self.scribe = scribe or Scribe()
         self.outstanding: dict[str, int] = {}
         self.relays: set[Relay] = set()
         self.attempts: set[Attempt] = set()
@@ -46,6 +50,7 @@ class Ledger:
         name = attempt.upstream.replica.name
         self.outstanding[name] = self.outstanding.get(name, 0) + 1
         self.attempts.add(attempt)
+        self.scribe.began(attempt)
         self.on_began(attempt)
 
     def ended(self, attempt: Attempt) -> None:
@@ -57,6 +62,7 @@ class Ledger:
             self.outstanding[name] = left
         else:
             del self.outstanding[name]
+        self.scribe.ended(attempt)
         self.on_ended(attempt)
 
     def closed(self, relay: Relay, outcome: Outcome) -> None:
@@ -73,7 +79,13 @@ class Ledger:
             tally.spent(relay.used)
         if asked.ticket is not None:
             asked.ticket.settle(*_spent(relay))
+        self.scribe.closed(relay, outcome)
         self.on_closed(relay, outcome)
+
+    def turned_away(self, asked: Asked, status: int, code: str) -> None:
+        """A request for a model is over, and no engine has heard of it."""
+        asked.tally.answered(status)
+        self.scribe.turned_away(asked, status, code)
 
 
 def _spent(relay: Relay) -> tuple[int, int] | tuple[None, None]:

@@ -59,6 +59,7 @@ def _anybody(tenant: Tenant) -> Principal:
         isolated=tenant.isolated,
         subjects=_of_tenant(tenant),
         weight=tenant.weight,
+        recorded=tenant.recorded,
     )
 
 
@@ -82,6 +83,7 @@ def _keyed(tenants: dict[str, Tenant], keys: Iterable[Key], salt: str) -> dict[s
             expires=key.expires,
             subjects=(*owners[tenant.name], *subjects(f"key {key.id}", key.limits)),
             weight=tenant.weight,
+            recorded=tenant.recorded,
         )
     return keyed
 

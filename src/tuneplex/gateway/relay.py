@@ -22,6 +22,7 @@ from tuneplex.gateway.attempt import Attempt
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.ledger import Ledger
 from tuneplex.gateway.reading import Reading
+from tuneplex.gateway.scribe import PROGRESS_S
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.policy import End
 from tuneplex.types import GatewaySettings, Route
@@ -112,6 +113,8 @@ class Relay:
         may_stop: Its stream may end at a stop string that its engine does not see.
         over: `close` has been called.
         used: The tokens that it took; known once it is over.
+        made: Attempts that were made.
+        first_token_s: When the first event of its stream came, after the request.
     """
 
     over = False
@@ -127,8 +130,11 @@ class Relay:
     spent: frozenset[str] = frozenset()
     used: Usage | None = None
     answer: StreamAnswer | WholeAnswer | LongAnswer | None = None
+    made = 0
+    first_token_s: float | None = None
     _prompt_bytes = 0
     _reached = 0
+    _told_at = 0.0
 
     def __init__(self, ledger: Ledger, asked: Asked, host: Host) -> None:
         self.asked = asked
@@ -202,7 +208,8 @@ class Relay:
         if self.reading is None:
             self.reading = reading
             self.begun = True
-            self.asked.tally.first_token_s.observe(self.elapsed_s())
+            self.first_token_s = self.elapsed_s()
+            self.asked.tally.first_token_s.observe(self.first_token_s)
             if self.asked.why is not None:
                 self.asked.why.first_token()
 
@@ -265,6 +272,10 @@ class Relay:
         ours = end is End.REFUSED and (self.continued or error.status >= _SERVER_ERRORS)
         self.give_up(error, Outcome.ENGINE_ERROR if ours else _OUTCOMES[end])
 
+    def progressed(self) -> None:
+        """More of its stream has come."""
+        self.ledger.scribe.progress(self)
+
     def elapsed_s(self) -> float:
         """Since the request came."""
         return time.monotonic() - self.exchange.started_s
@@ -301,6 +312,10 @@ class Relay:
             return
         for attempt in tuple(self.attempts):
             attempt.tick(now)
+        if self.begun and now - self._told_at >= PROGRESS_S:
+            self._told_at = now
+            if self.reading is not None:
+                self.progressed()
         if hedge_s is not None and self._may_be_hedged:
             only = self.attempts[0]
             if not only.chunks and now - only.since_s >= hedge_s:
@@ -345,6 +360,10 @@ class Relay:
         """With an estimate of the prompt, where the engine has not told it."""
         if used.prompt:
             return used
+        return msgspec.structs.replace(used, prompt=self.prompt_tokens())
+
+    def prompt_tokens(self) -> int:
+        """About how many tokens its prompt has."""
         needed = self.asked.needed
         estimated = needed.prompt if needed is not None else 0
-        return msgspec.structs.replace(used, prompt=estimated or estimated_tokens(self._prompt_bytes))
+        return estimated or estimated_tokens(self._prompt_bytes)

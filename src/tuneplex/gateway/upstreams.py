@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tuneplex.engines import Dialect, dialect_for
 from tuneplex.engines.usage import Telling
 from tuneplex.http import Endpoint, Pool
-from tuneplex.types import Replica, ReplicaState, Route
+from tuneplex.types import Replica, ReplicaState, Route, incarnation
 
 __all__ = ["Upstream", "Upstreams"]
 
@@ -21,9 +21,10 @@ class Upstream:
         dialect: How it is spoken to.
         secrets: What must not appear in a message for a client.
         telling: How it tells what a stream has used.
+        engine: Which start of the replica it is, in words for the journal.
     """
 
-    __slots__ = ("_heads", "dialect", "pool", "replica", "secrets", "telling")
+    __slots__ = ("_heads", "dialect", "engine", "pool", "replica", "secrets", "telling")
 
     def __init__(self, replica: Replica, pool: Pool, telling: Telling | None = None) -> None:
         self.replica = replica
@@ -31,6 +32,7 @@ class Upstream:
         self.dialect: Dialect = dialect_for(replica.engine)
         self.telling = telling or Telling(self.dialect.takes_options)
         self.secrets = pool.endpoint.secrets
+        self.engine = incarnation(replica.name, replica.started)
         self._heads = {route: self._head(route) for route in replica.routes}
 
     def request(self, route: Route, request_id: bytes, body: bytes, lines: bytes = b"") -> bytes:

@@ -271,7 +271,7 @@ class Room:
         """Its client has left."""
         self._give_up(asked)
         self._ledger.counters.left(asked.model.name)
-        asked.tally.answered(_STATUS_LEFT)
+        self._ledger.turned_away(asked, _STATUS_LEFT, "")
 
     def _refuse(self, asked: Asked, error: ApiError) -> None:
         self._give_up(asked)
@@ -281,6 +281,7 @@ class Room:
 
     def _tell_waited(self, asked: Asked) -> float:
         waited_s = max(0.0, self._clock() - asked.since)
+        asked.waited_s = waited_s
         if waited_s >= _NOTICED_S:
             asked.exchange.extra += b"x-tuneplex-waited: %.3f\r\n" % waited_s
         if asked.why is not None:

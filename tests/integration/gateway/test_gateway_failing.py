@@ -116,7 +116,7 @@ def check_books(front: Front, crowd: Crowd, extra: int) -> None:
     ledger, room = gateway.ledger, gateway._room
     assert (ledger.outstanding, ledger.relays, ledger.attempts) == ({}, set(), set())
     assert (len(gateway._returns), len(room), room.bytes, len(room._queue)) == (0, 0, 0, 0)
-    assert not gateway._counting
+    assert not len(gateway._entrance)
     report = gateway.report()
     assert (report.waiting, report.outstanding, report.busy, report.demand) == (0, {}, {}, {})
     sums = sums_of(front)

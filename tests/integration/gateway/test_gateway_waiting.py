@@ -69,7 +69,7 @@ def nothing_left(front: Front) -> bool:
     gateway, report = front.gateway, front.gateway.report()
     assert (report.waiting, report.outstanding, report.busy, report.demand) == (0, {}, {}, {})
     assert (gateway._room.bytes, len(gateway._room._queue), gateway.ledger.relays) == (0, 0, set())
-    assert gateway._counting == set()
+    assert not len(gateway._entrance)
     assert all(used.concurrent == 0 for used in report.used.values())
     return True
 

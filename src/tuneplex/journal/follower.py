@@ -1,0 +1,112 @@
+"""Reads a journal while it is written, and what is left of it when its process has ended."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from tuneplex.journal.entries import Entry
+from tuneplex.journal.files import first_of, is_held, segments
+from tuneplex.journal.frames import DamagedError, read_frames
+
+__all__ = ["Follower", "Numbered"]
+
+_AT_ONCE = 4 * 1024 * 1024
+
+
+class Numbered(msgspec.Struct, frozen=True, gc=False):
+    """An entry and its number in its journal, from 1."""
+
+    number: int
+    entry: Entry
+
+
+class Follower:
+    """Reads the journal in one directory, from its oldest file on.
+
+    Args:
+        directory: Where it lies.
+
+    Attributes:
+        name: Of the journal.
+        ended: Its process has ended, and all of it has been read.
+        damages: What could not be read, in words for people.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.name = directory.name
+        self.ended = False
+        self.damages: list[str] = []
+        self._directory = directory
+        self._path: Path | None = None
+        self._offset = 0
+        self._number = 0
+        self._done: list[Path] = []
+
+    def read(self) -> list[Numbered]:
+        """The next entries, a few megabytes at most; none if there is nothing new."""
+        # Both before reading: what is written later is read the next time.
+        alive, later = is_held(self._directory), self._next()
+        while self._path is not None or later is not None:
+            found = self._read() if self._path is not None else []
+            if found:
+                return found
+            if later is None:
+                break
+            self._turn(later)
+            later = self._next()
+        self.ended = not alive
+        return []
+
+    def release(self) -> None:
+        """All that was read is kept elsewhere: files that have been read to their end are not needed any more."""
+        while self._done:
+            self._done.pop().unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """All of the journal is kept elsewhere, and its process has ended."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _next(self) -> Path | None:
+        """The file behind the one that is read, if there is one."""
+        later = [path for path in segments(self._directory) if self._path is None or path > self._path]
+        return later[0] if later else None
+
+    def _turn(self, path: Path) -> None:
+        """Go on with the next file: nothing more comes in this one."""
+        if self._path is not None:
+            self._finish(self._path)
+            missing = first_of(path) - self._number - 1
+            if missing:
+                self.damages.append(f"{self.name}: {missing} entries before {path.name} are missing")
+        self._path, self._offset, self._number = path, 0, first_of(path) - 1
+
+    def _finish(self, path: Path) -> None:
+        rest = path.stat().st_size - self._offset
+        if rest:
+            self._note_damage(path, self._offset, f"{rest} bytes at its end are no entry")
+        self._done.append(path)
+
+    def _read(self) -> list[Numbered]:
+        path = self._path
+        if path is None:
+            return []
+        with path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read(_AT_ONCE)
+        found: list[Numbered] = []
+        end = 0
+        try:
+            for entry, behind in read_frames(data):
+                self._number, end = self._number + 1, behind
+                found.append(Numbered(self._number, entry))
+        except DamagedError as error:
+            self._note_damage(path, self._offset + error.offset, str(error))
+            end = path.stat().st_size - self._offset  # the next file begins behind it
+        self._offset += end
+        return found
+
+    def _note_damage(self, path: Path, offset: int, words: str) -> None:
+        self.damages.append(f"{self.name}: {path.name} at byte {offset}: {words}; what follows in it is not read")
