@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
 
 from tuneplex.errors import StoreConflict, StoreDown, StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
+from tuneplex.journal import Finished
 from tuneplex.records import Counted, Spending
 
 __all__ = ["MemoryRecords"]
@@ -22,6 +23,7 @@ class MemoryRecords:
         down: It does not answer.
         cut: It ends the connection after it has committed.
         gate: While this is not set, every call hangs.
+        requests: That are over, by id.
     """
 
     def __init__(self) -> None:
@@ -29,6 +31,7 @@ class MemoryRecords:
         self.cut = False
         self.gate = threading.Event()
         self.gate.set()
+        self.requests: dict[str, Finished] = {}
         self._tenants = {DEFAULT_TENANT: Tenant(DEFAULT_TENANT)}
         self._keys: dict[str, Key] = {}
         self._counted: dict[tuple[str, Counted], int] = {}
@@ -61,6 +64,13 @@ class MemoryRecords:
         """Nothing is to be made."""
         del refuse_empty
         self._answer()
+
+    def keep_requests(self, fleet: str, finished: Sequence[Finished]) -> None:
+        """Keep requests that are over."""
+        del fleet
+        self._answer()
+        for one in finished:
+            self.requests.setdefault(one.id, one)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -17,7 +17,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -26,9 +26,10 @@ from tuneplex.app.alive import end_when_hanging
 from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
 from tuneplex.app.trial import Trial
-from tuneplex.control import Controller, Dividing, Holds, Leasing, Registry, Tally, admin_app
+from tuneplex.control import Bookkeeper, Controller, Dividing, Holds, Journals, Leasing, Registry, Tally, admin_app
 from tuneplex.errors import TuneplexError
 from tuneplex.feed.sockets import private_socket
+from tuneplex.journal import Finished
 from tuneplex.launchers.external import ExternalLauncher
 from tuneplex.launchers.local import LocalLauncher, inheritable
 from tuneplex.launchers.machine import survey
@@ -86,6 +87,7 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
     registry = _registry(state, controller)
     info = state.supervisor()
     leasing = Leasing(controller, registry, fleet_started=info.started if info else 0.0)
+    journals = Journals(state.journal, [Bookkeeper(_keeping(controller, registry))])
     async with (
         controller.publisher.listening(state.feed_socket),
         _admin(controller, registry, leasing, state),
@@ -95,6 +97,7 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
             controller.run(),
             registry.run(),
             Dividing(controller, registry).run(),
+            journals.run(),
             end_when_hanging(_PATIENCE_S),
             _tell(controller, trial),
         )
@@ -131,6 +134,14 @@ def _controller(state: StateDir, spawner: Spawner, env: Mapping[str, str]) -> Co
         gateways=lambda: spawner.gateways,
         launchers={"local": local, "external": ExternalLauncher()},
     )
+
+
+def _keeping(controller: Controller, registry: Registry) -> Callable[[Sequence[Finished]], Awaitable[None]]:
+    async def keep(finished: Sequence[Finished]) -> None:
+        fleet = controller.spec.name
+        await registry.read(lambda store: store.keep_requests(fleet, finished))
+
+    return keep
 
 
 def _registry(state: StateDir, controller: Controller) -> Registry:

@@ -18,10 +18,12 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +37,7 @@ from tuneplex.app.trial import Trial
 from tuneplex.feed import Subscriber
 from tuneplex.gateway import Gateway, Replies, serve
 from tuneplex.identity import Access
+from tuneplex.journal import Journal
 from tuneplex.policy import MINUTE_S
 from tuneplex.types import FleetView, GatewayReport, Leases, Stage
 
@@ -81,7 +84,15 @@ class _Process:
     def __init__(self, options: argparse.Namespace, state: StateDir, control: ControlClient) -> None:
         self._options = options
         replies = Replies(state.replies, str(state.replies_socket(options.index)))
-        self._gateway = Gateway(options.index, metrics_source=control.metrics, admin=control.admin, replies=replies)
+        name = f"{options.name}-{time.time_ns():x}-{secrets.token_hex(3)}"
+        self._journal = Journal(state.journal, name, fleet=state.read_spec().name)
+        self._gateway = Gateway(
+            options.index,
+            metrics_source=control.metrics,
+            admin=control.admin,
+            replies=replies,
+            journal=self._journal,
+        )
         self._viewed, self._admitted, self._leased = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._welcome = asyncio.Event()
         self._stop, self._leave = asyncio.Event(), asyncio.Event()
@@ -102,6 +113,7 @@ class _Process:
             feeding = group.create_task(self._subscriber.run())
             await self._serve()
             feeding.cancel()
+        await asyncio.to_thread(self._journal.close)
 
     def _take_view(self, view: FleetView) -> None:
         self._gateway.update(view)

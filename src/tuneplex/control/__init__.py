@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tuneplex.control.admin import admin_app
+    from tuneplex.control.bookkeeper import Bookkeeper
     from tuneplex.control.controller import Controller
     from tuneplex.control.holds import Holds
+    from tuneplex.control.journals import Journals
     from tuneplex.control.leasing import Leasing
     from tuneplex.control.registry import Registry
     from tuneplex.control.tally import Tally
     from tuneplex.control.turns import Dividing
 
-__all__ = ["Controller", "Dividing", "Holds", "Leasing", "Registry", "Tally", "admin_app"]
+__all__ = ["Bookkeeper", "Controller", "Dividing", "Holds", "Journals", "Leasing", "Registry", "Tally", "admin_app"]
 
 _HOMES = {
+    "Bookkeeper": "bookkeeper",
     "Controller": "controller",
     "Dividing": "turns",
     "Holds": "holds",
+    "Journals": "journals",
     "Leasing": "leasing",
     "Registry": "registry",
     "Tally": "tally",

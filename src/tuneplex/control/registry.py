@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from tuneplex.control.snapshot import read_snapshot, write_snapshot
 from tuneplex.control.worker import Unsure, Worker
 from tuneplex.errors import StoreConflict, StoreDown, StoreError, StoreMissing, Unavailable
 from tuneplex.identity import Access, Key, Tenant
+from tuneplex.journal import Finished
 from tuneplex.records import Counted, Spending, StoreRefused
 from tuneplex.units import format_duration
 
@@ -74,6 +75,9 @@ class Records(Protocol):
 
     def forget_spending(self, fleet: str) -> None:
         """Let go of periods that are long over."""
+
+    def keep_requests(self, fleet: str, finished: Sequence[Finished]) -> None:
+        """Keep requests that are over; doing it again changes nothing."""
 
     def close(self) -> None:
         """Let go of the database."""

@@ -121,7 +121,13 @@ class Gateway:
         self._clock = clock
         self._wall = wall
         self._admission = Admission(index)
-        self._entrance = Entrance(
+        self._entrance = self._doors(clock, wall)
+        self._ids = map(f"req-{secrets.token_hex(6)}-%06x".encode().__mod__, count())
+        self._principals: Principals | None = None
+        self.update(view or FleetView())
+
+    def _doors(self, clock: Callable[[], float], wall: Callable[[], float]) -> Entrance:
+        return Entrance(
             self,
             self.ledger,
             admission=self._admission,
@@ -130,9 +136,6 @@ class Gateway:
             clock=clock,
             wall=wall,
         )
-        self._ids = map(f"req-{secrets.token_hex(6)}-%06x".encode().__mod__, count())
-        self._principals: Principals | None = None
-        self.update(view or FleetView())
 
     # --- for the process around it
 

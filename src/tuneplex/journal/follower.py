@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -32,6 +31,7 @@ class Follower:
     Attributes:
         name: Of the journal.
         ended: Its process has ended, and all of it has been read.
+        finished: The files that have been read to their ends.
         damages: What could not be read, in words for people.
     """
 
@@ -43,7 +43,7 @@ class Follower:
         self._path: Path | None = None
         self._offset = 0
         self._number = 0
-        self._done: list[Path] = []
+        self.finished: list[Path] = []
 
     def read(self) -> list[Numbered]:
         """The next entries, a few megabytes at most; none if there is nothing new."""
@@ -59,15 +59,6 @@ class Follower:
             later = self._next()
         self.ended = not alive
         return []
-
-    def release(self) -> None:
-        """All that was read is kept elsewhere: files that have been read to their end are not needed any more."""
-        while self._done:
-            self._done.pop().unlink(missing_ok=True)
-
-    def remove(self) -> None:
-        """All of the journal is kept elsewhere, and its process has ended."""
-        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _next(self) -> Path | None:
         """The file behind the one that is read, if there is one."""
@@ -87,7 +78,7 @@ class Follower:
         rest = path.stat().st_size - self._offset
         if rest:
             self._note_damage(path, self._offset, f"{rest} bytes at its end are no entry")
-        self._done.append(path)
+        self.finished.append(path)
 
     def _read(self) -> list[Numbered]:
         path = self._path

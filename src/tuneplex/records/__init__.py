@@ -1,19 +1,24 @@
-"""What must outlive every process: tenants and keys, in SQLite or PostgreSQL."""
+"""What must outlive every process: tenants, keys and usage, in SQLite or PostgreSQL."""
 
+from tuneplex.records.counters import EngineCounters
 from tuneplex.records.database import sqlite_url
 from tuneplex.records.failures import StoreRefused
 from tuneplex.records.minting import digest, mint
 from tuneplex.records.spending import Counted, Spending
 from tuneplex.records.store import Store
 from tuneplex.records.upkeep import StoreFacts, Upgraded
+from tuneplex.records.usage import GROUPS, Usage
 
 __all__ = [
+    "GROUPS",
     "Counted",
+    "EngineCounters",
     "Spending",
     "Store",
     "StoreFacts",
     "StoreRefused",
     "Upgraded",
+    "Usage",
     "digest",
     "mint",
     "sqlite_url",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,11 +11,15 @@ from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from tuneplex.errors import StoreConflict, StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
+from tuneplex.journal import Finished
 from tuneplex.records import backup, tables, upkeep
+from tuneplex.records.counters import EngineCounters, keep_counters, read_counters
 from tuneplex.records.database import Database
+from tuneplex.records.requests import expire_requests, find_requests, keep_requests, read_requests
 from tuneplex.records.rows import read_keys, read_tenants, row
 from tuneplex.records.spending import Counted, Spending, forget_spending, read_spending, write_spending
 from tuneplex.records.upkeep import StoreFacts, Upgraded
+from tuneplex.records.usage import Usage, read_usage
 
 __all__ = ["Store"]
 
@@ -272,6 +276,53 @@ class Store:
         """Let go of what a fleet has counted in periods that are long over."""
         with self._database.writing() as connection:
             forget_spending(connection, fleet)
+
+    # --- requests that are over
+
+    def keep_requests(self, fleet: str, finished: Sequence[Finished]) -> None:
+        """Keep requests that are over; doing it again changes nothing."""
+        with self._database.writing() as connection:
+            keep_requests(connection, fleet, finished)
+
+    def requests(self, fleet: str, request_id: str) -> list[Finished]:
+        """The requests that clients know by this id, oldest first: mostly one, but clients can choose their ids."""
+        with self._database.reading() as connection:
+            return find_requests(connection, fleet, request_id)
+
+    def each_request(self, fleet: str, since: float, until: float) -> Iterator[Finished]:
+        """The requests that were over in a time, in the order of their ends; Unix times, `until` not included."""
+        with self._database.reading() as connection:
+            yield from read_requests(connection, fleet, since, until)
+
+    def expire_requests(self, fleet: str, before: int) -> int:
+        """Only add up, from now on, the requests of all days before this one; how many they were."""
+        with self._database.writing() as connection:
+            return expire_requests(connection, fleet, before)
+
+    def usage(
+        self, fleet: str, *, by: Sequence[str], since: int, until: int, only: Mapping[str, str] | None = None
+    ) -> list[Usage]:
+        """What a fleet has used.
+
+        Args:
+            fleet: The fleet's name.
+            by: Of `GROUPS`; everything together if there are none.
+            since: The first day, of UTC since 1970.
+            until: The last day, included.
+            only: Values that the requests must have, by the names in `GROUPS`.
+        """
+        with self._database.reading() as connection:
+            return read_usage(connection, fleet, by=by, since=since, until=until, only=only or {})
+
+    def keep_counters(self, fleet: str, counters: Sequence[EngineCounters]) -> None:
+        """Keep what engines say that they have counted by now; what they said first stays."""
+        with self._database.writing() as connection:
+            keep_counters(connection, fleet, counters)
+
+    def counters(self, fleet: str) -> list[EngineCounters]:
+        """What engines have said last, and first."""
+        with self._database.reading() as connection:
+            return read_counters(connection, fleet)
 
 
 def _change(connection: Connection, **values: bool) -> None:

@@ -18,11 +18,24 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    false,
 )
 
 from tuneplex.identity import Limits
+from tuneplex.journal import Tried
 
-__all__ = ["REVISION_TABLE", "JsonText", "keys", "meta", "metadata", "spending", "tenants"]
+__all__ = [
+    "REVISION_TABLE",
+    "JsonText",
+    "engine_counters",
+    "keys",
+    "meta",
+    "metadata",
+    "requests",
+    "spending",
+    "tenants",
+    "usage_days",
+]
 
 # Not Alembic's own name for it, which another program may use in the same database.
 REVISION_TABLE = "tuneplex_revision"
@@ -89,6 +102,7 @@ tenants = Table(
     Column("created", BigInteger, nullable=False),
     Column("limits", JsonText(Limits), nullable=False, server_default="{}"),
     Column("weight", Integer, nullable=False, server_default="1"),
+    Column("recorded", Boolean, nullable=False, server_default=false()),
 )
 
 keys = Table(
@@ -122,4 +136,83 @@ spending = Table(
     Column("subject", Text, primary_key=True),
     Column("process", Text, primary_key=True),
     Column("amount", BigInteger, nullable=False),
+)
+
+
+def _text(name: str, *, key: bool = False) -> Column[str]:
+    return Column(name, Text, primary_key=key, nullable=False)
+
+
+def _number(name: str, kind: type[BigInteger | Integer] = BigInteger, *, key: bool = False) -> Column[int]:
+    return Column(name, kind, primary_key=key, nullable=False, autoincrement=False)
+
+
+# Requests that are over, see `journal.Finished`; times in milliseconds of Unix time, `day` is of UTC, by `closed`.
+requests = Table(
+    "requests",
+    metadata,
+    _text("id", key=True),
+    _text("fleet"),
+    _text("request_id"),
+    _number("arrived"),
+    _number("closed"),
+    _number("day", Integer),
+    _text("tenant"),
+    _text("key_id"),
+    _text("model"),
+    _text("version"),
+    _text("route"),
+    _text("pool"),
+    _text("replica"),
+    _text("outcome"),
+    _text("code"),
+    _number("status", Integer),
+    Column("stream", Boolean, nullable=False),
+    Column("estimated", Boolean, nullable=False),
+    _number("prompt"),
+    _number("cached"),
+    _number("completion"),
+    _number("waited_ms"),
+    Column("first_token_ms", BigInteger),
+    _text("session"),
+    _text("trace"),
+    _number("count", Integer),
+    Column("attempts", JsonText(list[Tried]), nullable=False),
+    Index(None, "request_id"),
+    Index(None, "day", "fleet"),
+)
+
+# Days whose requests are not kept any more, added up.
+usage_days = Table(
+    "usage_days",
+    metadata,
+    _text("fleet", key=True),
+    _number("day", Integer, key=True),
+    _text("tenant", key=True),
+    _text("key_id", key=True),
+    _text("model", key=True),
+    _text("version", key=True),
+    _text("pool", key=True),
+    _text("outcome", key=True),
+    Column("estimated", Boolean, primary_key=True, nullable=False),
+    _number("requests"),
+    _number("prompt"),
+    _number("cached"),
+    _number("completion"),
+)
+
+# What each start of an engine says that it has read and written, in tokens: when it was seen first, and last.
+engine_counters = Table(
+    "engine_counters",
+    metadata,
+    _text("fleet", key=True),
+    _text("engine", key=True),
+    _text("replica"),
+    _text("pool"),
+    _number("since"),
+    _number("at"),
+    _number("first_prompt"),
+    _number("first_completion"),
+    _number("prompt"),
+    _number("completion"),
 )

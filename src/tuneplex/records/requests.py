@@ -1,0 +1,109 @@
+"""Requests that are over: kept once each, found again, and after a while only added up by the day."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from tuneplex.journal import Finished, Tried
+from tuneplex.records.tables import requests, usage_days
+
+__all__ = ["DAY_S", "expire_requests", "find_requests", "keep_requests", "read_requests"]
+
+DAY_S = 86400
+_BATCH = 500
+_READ_AT_ONCE = 1000
+_NOT_KEPT = re.compile("[\0\ud800-\udfff]")  # what one of the databases would not take
+_SUMS = ("requests", "prompt", "cached", "completion")
+_GROUP = ("fleet", "day", "tenant", "key_id", "model", "version", "pool", "outcome", "estimated")
+
+
+def keep_requests(connection: Connection, fleet: str, finished: Sequence[Finished]) -> None:
+    """Keep requests; those that are there already stay as they are."""
+    for start in range(0, len(finished), _BATCH):
+        rows = [_row(fleet, one) for one in finished[start : start + _BATCH]]
+        _insert_new(connection, requests, rows)
+
+
+def find_requests(connection: Connection, fleet: str, request_id: str) -> list[Finished]:
+    """The requests that clients know by this id, oldest first: mostly one."""
+    mine = select(requests).where(requests.c.request_id == request_id, requests.c.fleet == fleet)
+    return [_finished(row) for row in connection.execute(mine.order_by(requests.c.arrived))]
+
+
+def read_requests(connection: Connection, fleet: str, since: float, until: float) -> Iterator[Finished]:
+    """The requests of a fleet that were over in a time, in the order of their ends.
+
+    Args:
+        connection: To the database.
+        fleet: The fleet's name.
+        since: Unix time.
+        until: Unix time, not included.
+    """
+    columns = requests.c
+    days = columns.day >= int(since // DAY_S), columns.day <= int(until // DAY_S)
+    times = columns.closed >= int(since * 1000), columns.closed < int(until * 1000)
+    mine = select(requests).where(columns.fleet == fleet, *days, *times).order_by(columns.closed, columns.id)
+    for row in connection.execution_options(yield_per=_READ_AT_ONCE).execute(mine):
+        yield _finished(row)
+
+
+def expire_requests(connection: Connection, fleet: str, before: int) -> int:
+    """Add up the requests of all days before this one, and let go of them; how many they were."""
+    old = requests.c.fleet == fleet, requests.c.day < before
+    sums = [func.sum(requests.c.count), *(func.sum(requests.c[name]) for name in _SUMS[1:])]
+    keys = [requests.c[name] for name in _GROUP]
+    for row in connection.execute(select(*keys, *sums).where(*old).group_by(*keys)).all():
+        _add(connection, dict(zip((*_GROUP, *_SUMS), row, strict=True)))
+    return connection.execute(delete(requests).where(*old)).rowcount
+
+
+def _add(connection: Connection, row: dict[str, Any]) -> None:
+    """Add to a day: a crashed gateway's requests can be found after it was added up."""
+    row = {name: int(value) if name in _SUMS else value for name, value in row.items()}
+    same = [usage_days.c[name] == row[name] for name in _GROUP]
+    more = {name: usage_days.c[name] + row[name] for name in _SUMS}
+    if not connection.execute(update(usage_days).where(*same).values(more)).rowcount:
+        connection.execute(insert(usage_days), row)
+
+
+def _insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    connection.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
+
+
+def _row(fleet: str, one: Finished) -> dict[str, Any]:
+    values = msgspec.structs.asdict(one)
+    first = values.pop("first_token_s")
+    return {name: _kept(value) for name, value in values.items() if name in requests.c} | {
+        "fleet": fleet,
+        "arrived": int(one.arrived * 1000),
+        "closed": int(one.closed * 1000),
+        "day": int(one.closed // DAY_S),
+        "waited_ms": int(one.waited_s * 1000),
+        "first_token_ms": None if first is None else int(first * 1000),
+    }
+
+
+def _kept(value: object) -> object:
+    """Without what only one of the databases would take: an engine's words can be anything."""
+    return _NOT_KEPT.sub("", value) if isinstance(value, str) else value
+
+
+def _finished(row: Iterable[Any]) -> Finished:
+    found = dict(zip((column.name for column in requests.c), row, strict=True))
+    first, attempts = found.pop("first_token_ms"), found.pop("attempts")
+    found |= {
+        "arrived": found["arrived"] / 1000,
+        "closed": found["closed"] / 1000,
+        "waited_s": found.pop("waited_ms") / 1000,
+        "first_token_s": None if first is None else first / 1000,
+    }
+    for name in ("fleet", "day"):
+        del found[name]
+    return Finished(**found, attempts=msgspec.convert(attempts, list[Tried]))

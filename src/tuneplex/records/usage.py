@@ -1,0 +1,74 @@
+"""Usage: requests and tokens by who and what, from requests that are kept and from days that were added up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from sqlalchemy import Connection, case, func, select, union_all
+from sqlalchemy.sql.selectable import Subquery
+
+from tuneplex.records.tables import requests, usage_days
+
+__all__ = ["GROUPS", "Usage", "read_usage"]
+
+GROUPS = ("day", "tenant", "key_id", "model", "version", "pool", "outcome")
+_SUMS = ("requests", "prompt", "cached", "completion")
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Requests that were added up.
+
+    Attributes:
+        group: What they have in common, by the names in `GROUPS`.
+        requests: How many.
+        prompt: Tokens of their prompts.
+        cached: Those of them that the engines had already.
+        completion: Tokens of the replies.
+        estimated: How many of the requests have tokens that are not by an engine's word.
+    """
+
+    group: dict[str, str | int]
+    requests: int
+    prompt: int
+    cached: int
+    completion: int
+    estimated: int
+
+
+def read_usage(
+    connection: Connection, fleet: str, *, by: Sequence[str], since: int, until: int, only: Mapping[str, str]
+) -> list[Usage]:
+    """What a fleet has used.
+
+    Args:
+        connection: To the database.
+        fleet: The fleet's name.
+        by: Of `GROUPS`; everything together if there are none.
+        since: The first day, of UTC since 1970.
+        until: The last day, included.
+        only: Values that they must have, by the names in `GROUPS`.
+    """
+    both = _both(fleet, since, until, only)
+    keys = [both.c[name] for name in by]
+    sums = [func.coalesce(func.sum(both.c[name]), 0) for name in (*_SUMS, "guessed")]
+    rows = connection.execute(select(*keys, *sums).group_by(*keys).order_by(*keys))
+    return [_usage(by, tuple(row)) for row in rows]
+
+
+def _usage(by: Sequence[str], row: tuple[str | int, ...]) -> Usage:
+    count, prompt, cached, completion, guessed = map(int, row[len(by) :])
+    return Usage(dict(zip(by, row, strict=False)), count, prompt, cached, completion, guessed)
+
+
+def _both(fleet: str, since: int, until: int, only: Mapping[str, str]) -> Subquery:
+    """The rows of both tables, with the same columns."""
+    parts = []
+    for table, count in ((requests, requests.c.count), (usage_days, usage_days.c.requests)):
+        groups = [table.c[name] for name in GROUPS]
+        guessed = case((table.c.estimated, count), else_=0).label("guessed")
+        numbers = [count.label("requests"), table.c.prompt, table.c.cached, table.c.completion, guessed]
+        wanted = [table.c[name] == value for name, value in only.items()]
+        days = table.c.day >= since, table.c.day <= until
+        parts.append(select(*groups, *numbers).where(table.c.fleet == fleet, *days, *wanted))
+    return union_all(*parts).subquery()
