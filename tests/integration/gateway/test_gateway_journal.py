@@ -58,9 +58,11 @@ class Written:
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Written:
+async def written(tmp_path: Path) -> AsyncIterator[Written]:
     """An empty journal."""
-    return Written(tmp_path)
+    written = Written(tmp_path)
+    yield written
+    await asyncio.to_thread(written.journal.close)
 
 
 @pytest.fixture
