@@ -57,6 +57,7 @@ class StateDir:
     `tally`                      what gateways of this start had counted when they ended
     `access.snapshot`            what gateways last knew of them, for starts while the database is down
     `replies/`                   what is kept of replies to requests with an `Idempotency-Key`
+    `audit/`                     the audit log and the key that signs it
     `holds.json`                 which replicas people have drained, since this start of the fleet
     `run`                        link to a short directory under /tmp that holds the sockets
     ============================ =============================================================
@@ -98,6 +99,11 @@ class StateDir:
     def replies(self) -> Path:
         """Where the gateways keep replies for requests that are sent again."""
         return self.path / "replies"
+
+    @property
+    def audit(self) -> Path:
+        """The audit log's directory."""
+        return self.path / "audit"
 
     def replies_socket(self, index: int) -> Path:
         """Where a gateway process shows others the replies that it is recording; another one for each process."""
