@@ -14,7 +14,7 @@ CONTROL = "control"
 MOST_TEXT = 512
 """Characters of a text that are kept: clients choose some of them, as the name of a model that there is not."""
 MOST_DETAILS = 32
-"""How many details of an event are kept."""
+"""How many details are kept of an event that has many."""
 
 EventKind = Literal["admitted", "completed", "refused", "control", "read", "lost"]
 Detail = str | int | float | bool | None
@@ -86,22 +86,22 @@ def encoded(event: AuditEvent) -> bytes:
     """
     if not math.isfinite(event.at):
         raise ValueError(f"event {event.seq} of {event.source} has no time")
-    changes = {name: text[:MOST_TEXT] for name, text in _texts(event) if len(text) > MOST_TEXT}
-    details = _bounded(event.details)
-    bounded = msgspec.structs.replace(event, details=details, **changes) if changes or details else event
     try:
-        return msgspec.json.encode(bounded)
+        whole = msgspec.json.encode(event)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_repaired(bounded))
+        return encoded(_repaired(event))
+    return whole if len(whole) <= MOST_TEXT else msgspec.json.encode(_bounded(event))
 
 
 def _texts(event: AuditEvent) -> list[tuple[str, str]]:
     return [(name, value) for name in event.__struct_fields__ if isinstance(value := getattr(event, name), str)]
 
 
-def _bounded(details: dict[str, Detail]) -> dict[str, Detail]:
-    kept = list(details.items())[:MOST_DETAILS]
-    return {name[:MOST_TEXT]: value[:MOST_TEXT] if isinstance(value, str) else value for name, value in kept}
+def _bounded(event: AuditEvent) -> AuditEvent:
+    texts = {name: text[:MOST_TEXT] for name, text in _texts(event)}
+    kept = list(event.details.items())[:MOST_DETAILS]
+    details = {name[:MOST_TEXT]: value[:MOST_TEXT] if isinstance(value, str) else value for name, value in kept}
+    return msgspec.structs.replace(event, details=details, **texts)
 
 
 def _repaired(event: AuditEvent) -> AuditEvent:

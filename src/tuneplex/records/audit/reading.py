@@ -25,7 +25,7 @@ class Selection:
     Attributes:
         since: The first moment, Unix time in seconds.
         until: The moment from which on they are not wanted any more.
-        tenant: Only this one's; None takes all.
+        tenant: Only this one's, and what says that events are lost, which may have been this one's; None takes all.
     """
 
     since: float = -math.inf
@@ -34,7 +34,8 @@ class Selection:
 
     def takes(self, event: AuditEvent) -> bool:
         """Whether it is one of them."""
-        return self.since <= event.at < self.until and self.tenant in {None, event.tenant}
+        mine = self.tenant in {None, event.tenant} or event.event == "lost"
+        return mine and self.since <= event.at < self.until
 
 
 @dataclass(frozen=True, slots=True)
