@@ -29,6 +29,7 @@ from tuneplex.records.audit import (
     Picked,
     PublicKey,
     Selection,
+    has_log,
     newest_head,
     selected,
     verify,
@@ -115,7 +116,7 @@ def export(state: StateDir, wish: Export) -> int:
         AuditError: There is no log, or it cannot be read, or not be noted who reads it; then nothing is printed.
     """
     terminal = Terminal.standard()
-    if newest_head(state.audit) is None:
+    if not has_log(state.audit):
         raise _none(state)
     if wish.file is not None and wish.file.exists() and not wish.force:
         raise UserError(f"{wish.file} exists already", hint="--force replaces it")

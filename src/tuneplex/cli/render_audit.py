@@ -68,8 +68,14 @@ def csv_row(picked: Picked) -> str:
 def _cell(value: object) -> object:
     """What has its default is empty, as it is left out of the log."""
     if isinstance(value, str):
-        return f"'{value}" if value.startswith(_FORMULA) else value
+        text = f"'{value}" if value.startswith(_FORMULA) else value
+        return text if text.isprintable() else "".join(map(_visible, text))
     return msgspec.json.encode(value).decode() if value else ""
+
+
+def _visible(character: str) -> str:
+    """What a terminal would obey is not shown to it."""
+    return character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
 
 
 def _line(cells: tuple[object, ...]) -> str:

@@ -73,6 +73,12 @@ def test_formulas_are_texts(text: str) -> None:
     assert cells(AuditEvent(source="g", seq=1, at=0, event="refused", model=odd))["model"] == odd
 
 
+def test_terminals_are_not_given_orders() -> None:
+    """Characters that a terminal would obey are exchanged: clients chose the text."""
+    row = cells(AuditEvent(source="g", seq=1, at=0, event="refused", model="\x1b[2Jm\x9b\u202e"))
+    assert row["model"] == "\ufffd[2Jm\ufffd\ufffd"
+
+
 def test_time_that_no_calendar_has() -> None:
     """A source's clock may say anything; the number is shown then."""
     assert instant_text(1e300) == "1e+300"

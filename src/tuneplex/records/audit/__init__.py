@@ -6,7 +6,7 @@ from tuneplex.records.audit.findings import Finding, Report
 from tuneplex.records.audit.keys import PUBLIC_FILE, PublicKey
 from tuneplex.records.audit.log import AuditLog, checkpoint_due
 from tuneplex.records.audit.marks import SignedHead
-from tuneplex.records.audit.reading import Picked, Selection, newest_head, selected
+from tuneplex.records.audit.reading import Picked, Selection, has_log, newest_head, selected
 from tuneplex.records.audit.sending import post_head
 from tuneplex.records.audit.verify import verify
 
@@ -25,6 +25,7 @@ __all__ = [
     "Selection",
     "SignedHead",
     "checkpoint_due",
+    "has_log",
     "newest_head",
     "post_head",
     "selected",

@@ -24,7 +24,7 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event. What is not known of it, or makes no sense for it, has its default and is not written.
 
     Attributes:
-        source: Whose journal it comes from, or `CONTROL`.
+        source: Which journal it comes from, by a name that no other journal ever has, or `CONTROL`.
         seq: Its number there, from 1; 0 lets the log number it, for what has no journal.
         at: When it happened, Unix time in seconds, by its source's clock.
         event: `admitted`: a request may go to a replica. `completed`: it is over. `refused`: it was not let in.

@@ -115,7 +115,8 @@ class AuditLog:
         """Write events; they are on the disk when this returns. How many were written.
 
         Of a source's events, those that are in the log already are passed over, so a journal may be handed over again
-        after a crash. Where some are missing in between, an event `lost` that says how many is put in their place.
+        after a crash. Where some are missing in between, an event `lost` that says how many is put in their place. A
+        source that began again from 1 would be passed over: each journal needs a name of its own, for ever.
 
         Raises:
             AuditError: They cannot be written, and none of them is; try again later.

@@ -15,7 +15,7 @@ from tuneplex.records.audit.marks import EVENT, SignedHead
 from tuneplex.records.audit.resume import find_tail
 from tuneplex.records.audit.segments import lines, segments
 
-__all__ = ["Picked", "Selection", "newest_head", "selected"]
+__all__ = ["Picked", "Selection", "has_log", "newest_head", "selected"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,11 @@ class Picked:
     n: int
     event: AuditEvent
     raw: bytes
+
+
+def has_log(directory: Path) -> bool:
+    """Whether there is a log at all."""
+    return bool(segments(directory))
 
 
 def selected(directory: Path, wanted: Selection) -> Iterator[Picked | None]:

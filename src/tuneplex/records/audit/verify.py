@@ -187,8 +187,7 @@ class _Walk:
     def end(self, count: int) -> Report:
         if not count:
             self._say(Finding("empty", "", 0, 0, "there is no audit log"))
-        if self._missing:
-            self._judge_beginning()
+        dropped = self._judge_beginning()
         self._judge_head()
         return Report(
             ok=not self._findings and self._proven.n > 0,
@@ -199,22 +198,28 @@ class _Walk:
             unsigned=self._unsigned,
             records=self._records,
             segments=count,
-            dropped=self._first.n,
+            dropped=dropped,
             incomplete=self._incomplete,
             findings=tuple(self._findings),
             more=self._more,
         )
 
-    def _judge_beginning(self) -> None:
-        """See whether the log itself says, under a signature, that its first segments were dropped."""
+    def _judge_beginning(self) -> int:
+        """Where segments are missing at the front, see whether the log says, under a signature, that they were dropped.
+
+        The number of the last record that was, or 0.
+        """
+        if not self._missing:
+            return 0
         for n, dropped in self._dropped:
             same = (dropped.through, dropped.last_n, dropped.last_chain)
             proven = n <= self._proven.n or bool(self._findings)
             if proven and same == (self._missing, self._first.n, self._first.chain.hex()):
-                return
+                return self._first.n
         gone = range(1, self._missing + 1)
         words = f"{_files(gone)} missing, and the log does not say that retention has dropped them"
         self._say(Finding("removed", name_of(1), 0, 1, words))
+        return 0
 
     def _judge_head(self) -> None:
         expect = self._expect
