@@ -11,6 +11,8 @@
     │   ├─ StoreDown           it does not answer; what is in memory goes on
     │   ├─ StoreMissing        there is no such tenant or key
     │   └─ StoreConflict       it exists already, or something else stands against it
+    ├─ AuditError              the audit log cannot be written or read
+    │   └─ AuditBusy           another process writes it
     ├─ EngineError             an engine did not do what it was asked
     │   ├─ EngineStartError    it ended before it was ready
     │   └─ EngineTimeout       it did not answer in time
@@ -40,6 +42,8 @@ import msgspec
 
 __all__ = [
     "ApiError",
+    "AuditBusy",
+    "AuditError",
     "BadRequest",
     "Conflict",
     "DeadlineExceeded",
@@ -121,6 +125,18 @@ class StoreMissing(StoreError):
 
 class StoreConflict(StoreError):
     """It exists already, or something else stands against it."""
+
+
+class AuditError(TuneplexError):
+    """The audit log cannot be written or read; `hint` says what to do, if it is known."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class AuditBusy(AuditError):
+    """Another process writes this audit log."""
 
 
 class EngineError(TuneplexError):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["replaced", "write_whole"]
+__all__ = ["replaced", "sync_directory", "write_whole"]
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -38,11 +38,11 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
-def _sync_directory(directory: Path) -> None:
-    """Some file systems cannot; then there is nothing more to be done."""
+def sync_directory(directory: Path) -> None:
+    """Bring to the disk which files there are; some file systems cannot, and then there is nothing more to be done."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

@@ -58,6 +58,7 @@ class StateDir:
     `access.snapshot`            what gateways last knew of them, for starts while the database is down
     `replies/`                   what is kept of replies to requests with an `Idempotency-Key`
     `journal/`                   what each gateway has written down of requests, until control has kept it elsewhere
+    `audit/`                     the audit log and the key that signs it
     `holds.json`                 which replicas people have drained, since this start of the fleet
     `run`                        link to a short directory under /tmp that holds the sockets
     ============================ =============================================================
@@ -104,6 +105,9 @@ class StateDir:
     def journal(self) -> Path:
         """Where the gateways write down what becomes of requests."""
         return self.path / "journal"
+    def audit(self) -> Path:
+        """The audit log's directory."""
+        return self.path / "audit"
 
     def replies_socket(self, index: int) -> Path:
         """Where a gateway process shows others the replies that it is recording; another one for each process."""

@@ -222,6 +222,24 @@ class Admin:
         """
         return msgspec.json.decode(self._ask("GET", "/limits"), type=tuple[LimitUse, ...])
 
+    def note_read(self, event: msgspec.Struct) -> None:
+        """Have control put it into the audit log that somebody reads that.
+
+        Args:
+            event: An `AuditEvent`; its type is not named here because most commands do without `records`.
+
+        Raises:
+            StateError: Control does not answer, or is of a version that cannot.
+            TuneplexError: It could not write it.
+        """
+        try:
+            self._ask("POST", "/audit/reads", content=msgspec.json.encode(event))
+        except _Refused as error:
+            if error.status != httpx2.codes.NOT_FOUND:
+                raise
+            words = "the fleet's control process does not write down who reads its audit log, so it is not shown"
+            raise StateError(words, hint="`tuneplex restart control` gives it this version") from error
+
     def _wish(self, method: str, path: str, body: msgspec.Struct | None = None, *, hint: str) -> bytes:
         """Ask for something that a person may have got wrong; `hint` is for what does not exist, or exists already.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import typer
 
-from tuneplex.errors import EngineStartError, StoreDown, TuneplexError, UserError
+from tuneplex.errors import AuditError, EngineStartError, StoreDown, TuneplexError, UserError
 
 __all__ = ["FAILED", "INTERRUPTED", "WRONG_INPUT", "Failure", "failure"]
 
@@ -49,7 +49,7 @@ def failure(error: Exception, argv: Sequence[str]) -> Failure:
             "callers are served on with the keys that are known; `tuneplex status` tells when the database is back",
         )
     if isinstance(error, TuneplexError):
-        return Failure(str(error))
+        return Failure(str(error), error.hint if isinstance(error, AuditError) else "")
     if isinstance(error, typer.TyperException):
         return Failure(error.format_message(), f"see `{_help(error)}`", code=error.exit_code)
     return _unexpected(error, argv)

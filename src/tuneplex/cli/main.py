@@ -66,6 +66,7 @@ def _groups() -> tuple[tuple[str, str, _Commands], ...]:
         "restore": store_restore,
         "upgrade": store_upgrade,
     }
+    audit: _Commands = {"verify": audit_verify, "head": audit_head, "export": audit_export}
     return (
         ("adapters", "The fleet's fine-tunes.", {"list": adapters_list}),
         ("config", "The fleet file and its defaults.", {"show": config_show}),
@@ -74,6 +75,7 @@ def _groups() -> tuple[tuple[str, str, _Commands], ...]:
         ("tenants", "Who uses the fleet, and what is theirs.", tenants),
         ("keys", "The tenants' API keys.", keys),
         ("store", "The database of tenants and keys.", store),
+        ("audit", "Who reached which model, and when.", audit),
     )
 
 
@@ -763,3 +765,68 @@ def store_upgrade(*, fleet: use.FleetName = None, state_dir: use.StateDir = None
     from tuneplex.cli import store as command
 
     return command.upgrade(locate.any_fleet(state_dir, fleet))
+
+
+def audit_verify(
+    directory: use.AuditDir = None,
+    *,
+    public_key: use.PublicKey = None,
+    expect: use.Expect = None,
+    json: use.Json = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """Find out whether the audit log is as it was written.
+
+    Names what was changed, removed or moved, and says up to which record everything is proven. It needs nothing but
+    the log's files and the public key, also while the fleet runs. The exit code is 1 when the log is not proven.
+
+    Example: tuneplex audit verify --public-key public.pem
+    """
+    from tuneplex.cli import audit as command
+    from tuneplex.cli import locate
+
+    where = directory or locate.any_fleet(state_dir, fleet).audit
+    return command.check(where, public_key, expect, as_json=json)
+
+
+def audit_head(*, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
+    """Print the newest signed place of the audit log.
+
+    Keep it elsewhere: `tuneplex audit verify --expect HEAD` tells later whether all up to there is still the same.
+
+    Example: tuneplex audit head
+    """
+    from tuneplex.cli import audit as command
+    from tuneplex.cli import locate
+
+    return command.head(locate.any_fleet(state_dir, fleet), as_json=json)
+
+
+def audit_export(
+    *,
+    since: use.Since = None,
+    until: use.Until = None,
+    tenant: use.AuditTenant = None,
+    form: use.AuditFormat = "jsonl",
+    file: use.AuditFile = None,
+    force: use.Force = False,
+    fleet: use.FleetName = None,
+    state_dir: use.StateDir = None,
+) -> int:
+    """Print events of the audit log.
+
+    The log itself gets an event first that says who reads it.
+
+    Example: tuneplex audit export --from 2026-11-01 --to 2026-11-30 --tenant acme --format csv -o acme.csv
+    """
+    from tuneplex.cli import audit as command
+    from tuneplex.cli import locate, times
+    from tuneplex.records.audit import Selection
+
+    selection = Selection(
+        since=float("-inf") if since is None else times.instant(since, "--from"),
+        until=float("inf") if until is None else times.instant(until, "--to", end=True),
+        tenant=tenant,
+    )
+    return command.export(locate.any_fleet(state_dir, fleet), command.Export(selection, form, file, force))

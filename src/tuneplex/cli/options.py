@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,6 +15,10 @@ __all__ = [
     "Adapters",
     "AllKeys",
     "ApiKey",
+    "AuditDir",
+    "AuditFile",
+    "AuditFormat",
+    "AuditTenant",
     "BackupFile",
     "BaseModel",
     "BaseUrl",
@@ -26,6 +30,7 @@ __all__ = [
     "DryRun",
     "EngineDir",
     "EnginePython",
+    "Expect",
     "Expires",
     "ExpiresAnew",
     "Fleet",
@@ -53,12 +58,14 @@ __all__ = [
     "Port",
     "Process",
     "Prompt",
+    "PublicKey",
     "Replace",
     "Replica",
     "RequestsPerMinute",
     "RestartTimeout",
     "Revoke",
     "Scopes",
+    "Since",
     "StateDir",
     "System",
     "Temperature",
@@ -67,6 +74,7 @@ __all__ = [
     "Timeout",
     "TokensPerDay",
     "TokensPerMinute",
+    "Until",
     "Wait",
     "WaitTime",
     "Watch",
@@ -228,3 +236,28 @@ Now = Annotated[bool, typer.Option("--now", help="Move its streams to other repl
 ForceDrain = Annotated[bool, typer.Option("--force", help="Even if it is its pool's only one that is ready.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when it is done, and tell how far it is meanwhile.")]
 WaitTime = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait, with --wait.")]
+AuditDir = Annotated[
+    Path | None, typer.Argument(metavar="[DIR]", help="A copy of the log, where the fleet's own one is not meant.")
+]
+PublicKey = Annotated[
+    Path | None,
+    typer.Option("--public-key", metavar="FILE", help="The key that was kept elsewhere; else that beside the log."),
+]
+Expect = Annotated[
+    str | None, typer.Option("--expect", metavar="HEAD", help="A head that was kept elsewhere: it must still be there.")
+]
+Since = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="From this date or time of UTC on, as 2026-12-01T08:30.")
+]
+Until = Annotated[
+    str | None, typer.Option("--to", metavar="TIME", help="Before this time of UTC; of a date to the end of its day.")
+]
+AuditTenant = Annotated[
+    str | None, typer.Option("--tenant", metavar="NAME", help="Only its own events.", autocompletion=complete.tenants)
+]
+AuditFormat = Annotated[
+    Literal["jsonl", "csv"], typer.Option("--format", help="Lines as they stand in the log, or a table.")
+]
+AuditFile = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to; standard output if it is not given.")
+]

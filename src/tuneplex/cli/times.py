@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, date, datetime, timedelta
 
 from tuneplex.errors import UserError
 from tuneplex.units import parse_duration
 
-__all__ = ["distance", "moment", "seconds"]
+__all__ = ["distance", "instant", "moment", "seconds"]
 
 _STEPS = ((86400, "day"), (3600, "hour"), (60, "minute"))
 
@@ -45,3 +46,30 @@ def _count(seconds_away: float) -> str:
 def moment(when: float) -> str:
     """A moment in this machine's time zone: `2026-11-30 20:15 UTC`."""
     return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(when))
+
+
+def instant(text: str, option: str, *, end: bool = False) -> float:
+    """A date or a time from the command line, as Unix time; without a zone it is UTC.
+
+    Args:
+        text: `2026-12-01` or `2026-12-01T08:30`.
+        option: Where it was given.
+        end: Whether a date means the end of its day, and not the beginning.
+
+    Raises:
+        UserError: It is none.
+    """
+    try:
+        found = _day(text.strip(), end=end) or datetime.fromisoformat(text.strip())
+        return found.replace(tzinfo=found.tzinfo or UTC).timestamp()
+    except (ValueError, OverflowError):
+        hint = "for instance 2026-12-01 or 2026-12-01T08:30, in UTC"
+        raise UserError(f"{option}: {text!r} is not a date or a time", hint=hint) from None
+
+
+def _day(text: str, *, end: bool) -> datetime | None:
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        return None
+    return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1 if end else 0)

@@ -10,10 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.audits import small_log
 from tests.support.command_line import CommandLine, write_adapter
 from tests.support.documents import ROOT, Block, blocks
 from tuneplex.cli.main import build
@@ -23,6 +25,7 @@ from tuneplex.fleetfile import load
 from tuneplex.gateway.pages import known_model
 from tuneplex.identity import Grant
 from tuneplex.policy import End
+from tuneplex.records.audit import AuditEvent, EventKind
 from tuneplex.testing import write_fake_python
 from tuneplex.types import FleetView
 
@@ -184,3 +187,24 @@ def test_error_table_names_each_status() -> None:
     kinds = ApiError.__subclasses__()
     statuses = {kind.status for kind in kinds if kind.__module__ == ApiError.__module__}
     assert [status for status in statuses if not re.search(rf"^\| [\d, ]*{status}", table, re.MULTILINE)] == []
+
+
+def test_audit_page_names_all_that_is_recorded() -> None:
+    """The page about the audit log has a row for each kind of event, and a word on each member."""
+    page = (ROOT / "docs/audit.md").read_text()
+    assert [kind for kind in get_args(EventKind) if f"| `{kind}` |" not in page] == []
+    assert [name for name in AuditEvent.__struct_fields__ if f"`{name}`" not in page] == []
+
+
+def test_audit_page_verifies_a_log_without_tuneplex(tmp_path: Path) -> None:
+    """The page's program prints the head of a log that nobody touched, and stops at a line that somebody changed."""
+    (block,) = blocks("python", "docs/audit.md")
+    head = small_log(tmp_path / "copy")
+    (tmp_path / "copy" / "public.pem").rename(tmp_path / "public.pem")
+    command = [sys.executable, "-c", block.text]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == (f"{head}\n", "")
+    path = tmp_path / "copy" / "000002.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"acme"', b'"zeta"', 1))
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "000002.jsonl: 9 was changed" in done.stderr
