@@ -238,7 +238,8 @@ def test_the_ids_are_taken_out_to_the_byte(both: dict[str, tuple[set[bytes], set
 
 
 @in_float32
-@pytest.mark.parametrize("process", ["APIServer", pytest.param("EngineCore", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("process", ["APIServer", "EngineCore"])
 def test_in_float32_the_text_is_the_same(fleet: Fleet, whole: list[Listener], process: str) -> None:
     """All eight end as they do without the kill: text, reason, usage; and the engine that was killed serves again."""
     restarts = fleet.ready().replicas[0].restarts

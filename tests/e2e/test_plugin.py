@@ -80,6 +80,7 @@ def test_products_equal_the_plain_reference_in_many_examples(engine_python: Path
     assert max(part["worst"] for part in found.values()) <= 1
 
 
+@pytest.mark.full
 def test_model_agrees_with_peft(engine_python: Path, base_model: Path) -> None:
     """In float32, base, example and random adapters, mixed, cached and reloaded, predict what PEFT predicts."""
     examples = sorted(path.parent for path in ADAPTERS.glob("*/adapter_config.json"))

@@ -106,6 +106,7 @@ def test_control_is_killed(fleet: Fleet) -> None:
     assert after.replicas[0].restarts == before.replicas[0].restarts
 
 
+@pytest.mark.full
 def test_the_api_server_is_killed(fleet: Fleet) -> None:
     """EngineCore and Worker end with it, and a new engine comes up with the adapter."""
     before = fleet.ready()

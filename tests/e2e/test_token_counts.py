@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from tests.support.contract import CHAT, COMPLETIONS, RESPONSES
 from tests.support.real_engine import RealEngine
+from tests.support.thinned import thinned
 from tuneplex.gateway.body import read_body
 from tuneplex.gateway.estimate import Estimate
 from tuneplex.gateway.tokens import Pending
@@ -47,7 +48,7 @@ def tokenizer(base_model: Path) -> Tokenizer:
     return Tokenizer.from_file(str(base_model / "tokenizer.json"))
 
 
-@pytest.mark.parametrize("name", [name for name in TEXTS if name != "empty"])
+@pytest.mark.parametrize("name", thinned([name for name in TEXTS if name != "empty"], 3))
 def test_a_completion_is_counted_as_the_engine_does(real_engine: RealEngine, tokenizer: Tokenizer, name: str) -> None:
     """A text that is not cut has exactly the tokens that vLLM finds in it."""
     body = {"model": "base", "prompt": TEXTS[name], "max_tokens": 1}
@@ -58,7 +59,7 @@ def test_a_completion_is_counted_as_the_engine_does(real_engine: RealEngine, tok
     assert found.at_least == usage["prompt_tokens"] + 1
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", thinned(list(TEXTS), 3))
 def test_a_chat_has_at_least_what_is_certain(real_engine: RealEngine, tokenizer: Tokenizer, name: str) -> None:
     """Of a chat, no more is taken for certain than vLLM finds; the estimate is near it."""
     text = TEXTS[name]

@@ -13,6 +13,7 @@ import pytest
 from tests.support.background import background
 from tests.support.gateways import KEY, open_gateway
 from tests.support.real_engine import RealEngine
+from tests.support.thinned import thinned
 
 pytestmark = pytest.mark.engine
 
@@ -145,7 +146,7 @@ STREAMS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [(path, fields, {}) 
 STREAMS += [(path, fields, {"stream_options": how}) for path, fields in KINDS if path != RESPONSES for how in OPTIONS]
 
 
-@pytest.mark.parametrize("path, fields, more", STREAMS, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize("path, fields, more", thinned(STREAMS, 3), ids=lambda value: str(value)[:60])
 def test_streams_are_what_vllm_sends(
     gateway: httpx2.Client, direct: httpx2.Client, path: str, fields: dict[str, Any], more: dict[str, Any]
 ) -> None:

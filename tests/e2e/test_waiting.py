@@ -41,6 +41,7 @@ def fleet(
     fleet.end()
 
 
+@pytest.mark.full
 def test_an_adapter_that_is_being_added(fleet: Fleet, versions: dict[str, AdapterVersion]) -> None:
     """From the moment that the fleet knows it, its requests wait until the engine has it, and are answered."""
     fleet.ready()
@@ -59,6 +60,7 @@ def test_a_cold_adapter_beside_a_hot_one(fleet: Fleet) -> None:
     assert wrong == []
 
 
+@pytest.mark.full
 def test_a_replica_that_was_killed(fleet: Fleet) -> None:
     """What it worked on, what waited for a place, and what came while it starts again, is all answered in the end."""
     pid = fleet.ready().replicas[0].pid

@@ -26,7 +26,19 @@ from tuneplex.app.alive import end_when_hanging
 from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
 from tuneplex.app.trial import Trial
-from tuneplex.control import Bookkeeper, Controller, Dividing, Holds, Journals, Leasing, Registry, Tally, admin_app
+from tuneplex.control import (
+    Auditing,
+    Auditor,
+    Bookkeeper,
+    Controller,
+    Dividing,
+    Holds,
+    Journals,
+    Leasing,
+    Registry,
+    Tally,
+    admin_app,
+)
 from tuneplex.errors import TuneplexError
 from tuneplex.feed.sockets import private_socket
 from tuneplex.journal import Finished
@@ -87,10 +99,11 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
     registry = _registry(state, controller)
     info = state.supervisor()
     leasing = Leasing(controller, registry, fleet_started=info.started if info else 0.0)
-    journals = Journals(state.journal, [Bookkeeper(_keeping(controller, registry))])
+    auditor = Auditor(state.audit, base=lambda: controller.spec.base.name, settings=Auditing)
+    journals = Journals(state.journal, [Bookkeeper(_keeping(controller, registry)), auditor])
     async with (
         controller.publisher.listening(state.feed_socket),
-        _admin(controller, registry, leasing, state),
+        _admin(controller, registry, leasing, state, auditor),
         asyncio.TaskGroup() as group,
     ):
         runs = (
@@ -98,6 +111,7 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
             registry.run(),
             Dividing(controller, registry).run(),
             journals.run(),
+            auditor.run(),
             end_when_hanging(_PATIENCE_S),
             _tell(controller, trial),
         )
@@ -154,9 +168,11 @@ def _registry(state: StateDir, controller: Controller) -> Registry:
 
 
 @contextlib.asynccontextmanager
-async def _admin(controller: Controller, registry: Registry, leasing: Leasing, state: StateDir) -> AsyncIterator[None]:
+async def _admin(
+    controller: Controller, registry: Registry, leasing: Leasing, state: StateDir, auditor: Auditor
+) -> AsyncIterator[None]:
     """Serve the admin API for as long as the block runs."""
-    app = admin_app(controller, registry, leasing, state.write_spec)
+    app = admin_app(controller, registry, leasing, state.write_spec, auditor)
     config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, ws="none")
     server = _Server(config)
     with private_socket(state.admin_socket) as listener:

@@ -105,6 +105,8 @@ class StateDir:
     def journal(self) -> Path:
         """Where the gateways write down what becomes of requests."""
         return self.path / "journal"
+
+    @property
     def audit(self) -> Path:
         """The audit log's directory."""
         return self.path / "audit"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tuneplex.control.admin import admin_app
+    from tuneplex.control.auditor import Auditing, Auditor
     from tuneplex.control.bookkeeper import Bookkeeper
     from tuneplex.control.controller import Controller
     from tuneplex.control.holds import Holds
@@ -16,9 +17,23 @@ if TYPE_CHECKING:
     from tuneplex.control.tally import Tally
     from tuneplex.control.turns import Dividing
 
-__all__ = ["Bookkeeper", "Controller", "Dividing", "Holds", "Journals", "Leasing", "Registry", "Tally", "admin_app"]
+__all__ = [
+    "Auditing",
+    "Auditor",
+    "Bookkeeper",
+    "Controller",
+    "Dividing",
+    "Holds",
+    "Journals",
+    "Leasing",
+    "Registry",
+    "Tally",
+    "admin_app",
+]
 
 _HOMES = {
+    "Auditing": "auditor",
+    "Auditor": "auditor",
     "Bookkeeper": "bookkeeper",
     "Controller": "controller",
     "Dividing": "turns",

@@ -10,6 +10,8 @@ import msgspec
 from starlette.applications import Starlette
 
 from tuneplex import __version__
+from tuneplex.control.audit_routes import audit_operations, noted_by
+from tuneplex.control.auditor import Auditor
 from tuneplex.control.bodies import Amount, LimitUse
 from tuneplex.control.controller import Controller
 from tuneplex.control.identity_routes import identity_operations
@@ -30,7 +32,11 @@ __all__ = ["admin_app", "admin_operations"]
 
 
 def admin_app(
-    controller: Controller, registry: Registry, leasing: Leasing, save: Callable[[FleetSpec], None]
+    controller: Controller,
+    registry: Registry,
+    leasing: Leasing,
+    save: Callable[[FleetSpec], None],
+    auditor: Auditor | None = None,
 ) -> Starlette:
     """The admin API; `GET /openapi.json` describes it.
 
@@ -39,9 +45,13 @@ def admin_app(
         registry: Tenants and keys.
         leasing: What is used of limits.
         save: Keeps an applied spec for the next start.
+        auditor: Writes down who changes what.
     """
     app = Starlette(
-        routes=routes(admin_operations(controller, registry, leasing, save)),
+        routes=routes(
+            admin_operations(controller, registry, leasing, save, auditor),
+            None if auditor is None else noted_by(auditor),
+        ),
         exception_handlers=handlers(),
     )
     app.router.redirect_slashes = False  # behind a gateway the place would be another one: a wrong path is just wrong
@@ -49,7 +59,11 @@ def admin_app(
 
 
 def admin_operations(
-    controller: Controller, registry: Registry, leasing: Leasing, save: Callable[[FleetSpec], None]
+    controller: Controller,
+    registry: Registry,
+    leasing: Leasing,
+    save: Callable[[FleetSpec], None],
+    auditor: Auditor | None = None,
 ) -> tuple[Operation, ...]:
     """All operations of the admin API; see `admin_app` for the arguments."""
 
@@ -60,6 +74,7 @@ def admin_operations(
         *_fleet_operations(controller, registry, leasing, save),
         *replica_operations(controller),
         *identity_operations(registry, lambda: _currency(controller.spec)),
+        *audit_operations(auditor),
         Operation("GET", "/limits", "listLimits", "All tenants, keys and models that have limits, and what they have "
                   "used of them.", limits, answer=tuple[LimitUse, ...], errors=(400,)),
     )  # fmt: skip

@@ -23,7 +23,7 @@ from tuneplex.errors import (
     Unavailable,
 )
 
-__all__ = ["JSON", "LOCAL_ACTOR", "Call", "Conflict", "Operation", "Query", "handlers", "not_kept", "routes"]
+__all__ = ["JSON", "LOCAL_ACTOR", "Call", "Conflict", "Noted", "Operation", "Query", "handlers", "not_kept", "routes"]
 
 JSON = "application/json"
 LOCAL_ACTOR = "local"  # whoever can open the Unix socket runs the fleet
@@ -31,6 +31,7 @@ _ACTOR_HEADER = "x-tuneplex-actor"
 _LONGEST_ACTOR = 64
 _METHOD_NOT_ALLOWED = 405
 _NO_CONTENT = 204
+_FAILED = 503  # the store, for all other errors are of the API
 _RETRY_AFTER_S = 2
 _AT_PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 _MONEY = "limits.money_per_month"
@@ -109,18 +110,37 @@ class Operation(msgspec.Struct, frozen=True):
     media: str = JSON
 
 
-def routes(operations: Iterable[Operation]) -> list[Route]:
+Noted = Callable[[Operation, Call, int], None]
+"""Called with each call of an operation when it is over, and with its status."""
+
+
+def routes(operations: Iterable[Operation], noted: Noted | None = None) -> list[Route]:
     """A route for each path: with one for each method, `allow` would name only the first one's."""
+    told = noted or _not_noted
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    return [Route(path, _endpoint(methods), methods=list(methods)) for path, methods in by_path.items()]
+    return [Route(path, _endpoint(methods, told), methods=list(methods)) for path, methods in by_path.items()]
 
 
-def _endpoint(methods: Mapping[str, Operation]) -> Callable[[Request], Awaitable[Response]]:
+def _not_noted(*_: object) -> None:
+    """Nobody wants to know."""
+
+
+def _endpoint(methods: Mapping[str, Operation], noted: Noted) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         operation = methods["GET" if request.method == "HEAD" else request.method]
-        return _response(operation, await operation.run(await _call(operation, request)))
+        call = await _call(operation, request)
+        status = _FAILED
+        try:
+            answer = await operation.run(call)
+            status = operation.status
+        except ApiError as error:
+            status = error.status
+            raise
+        finally:
+            noted(operation, call, status)
+        return _response(operation, answer)
 
     return endpoint
 

@@ -115,8 +115,8 @@ class AuditLog:
         """Write events; they are on the disk when this returns. How many were written.
 
         Of a source's events, those that are in the log already are passed over, so a journal may be handed over again
-        after a crash. Where some are missing in between, an event `lost` that says how many is put in their place. A
-        source that began again from 1 would be passed over: each journal needs a name of its own, for ever.
+        after a crash. A source that began again from 1 would be passed over: each journal needs a name of its own, for
+        ever. The numbers of a source grow, and need not be without gaps: not every entry of a journal is an event.
 
         Raises:
             AuditError: They cannot be written, and none of them is; try again later.
@@ -225,13 +225,11 @@ class AuditLog:
 
 
 def _to_write(events: Iterable[AuditEvent], positions: dict[str, int]) -> Iterator[AuditEvent]:
-    """Those that are not in the log yet, numbered and without gaps; brings `positions` to where they end."""
+    """Those that are not in the log yet, numbered; brings `positions` to where they end."""
     for event in events:
         last = positions.get(event.source, 0)
         seq = event.seq or last + 1
         if seq <= last:
             continue
-        if seq > last + 1 and event.event != "lost":
-            yield AuditEvent(source=event.source, seq=seq - 1, at=event.at, event="lost", count=seq - 1 - last)
         positions[event.source] = seq
         yield event if event.seq else msgspec.structs.replace(event, seq=seq)

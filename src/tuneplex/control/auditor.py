@@ -1,0 +1,252 @@
+"""Writes the audit log: from the gateways' journals who reached what, and from control itself who changed what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import httpx2
+import msgspec
+
+from tuneplex.errors import AuditError
+from tuneplex.journal import Entered, Finished, Lost, Numbered, Opened, Replay
+from tuneplex.records.audit import CONTROL, AuditEvent, AuditLog, SignedHead, checkpoint_due, post_head
+
+__all__ = ["Auditing", "Auditor"]
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+_LOOK_S = 1.0
+_PATIENCE_S = 5.0  # with the control that was before
+_RETAIN_S = 3600.0
+_MOST_PENDING = 10_000
+_REFUSED = "rejected"
+
+
+class Auditing(msgspec.Struct, frozen=True):
+    """How the audit log is kept.
+
+    Attributes:
+        keep_s: For how long, seconds; whole segments are dropped.
+        head_url: Where the newest head is posted to, or empty.
+    """
+
+    keep_s: float = 365 * 86400.0
+    head_url: str = ""
+
+
+class Auditor:
+    """Makes events of entries, see `journals.Taker`; the log itself is written by a thread of its own.
+
+    Args:
+        directory: Where the log lies.
+        base: Tells the name of the base.
+        settings: Tells how it is kept.
+    """
+
+    name = "the audit log"
+
+    def __init__(self, directory: Path, *, base: Callable[[], str], settings: Callable[[], Auditing]) -> None:
+        self._directory = directory
+        self._base = base
+        self._settings = settings
+        self._opened: AuditLog | None = None
+        self._thread = ThreadPoolExecutor(1, "audit")
+        self._replays: dict[str, Replay] = {}
+        self._numbers: dict[str, int] = {}
+        self._taken: list[AuditEvent] = []
+        self._own: list[AuditEvent] = []
+        self._dropped = 0
+        self._ended: list[str] = []
+        self._retained = float("-inf")
+        self._posted: SignedHead | None = None
+
+    # --- journals
+
+    def take(self, journal: str, entries: Sequence[Numbered]) -> None:
+        """Take the next entries of a journal."""
+        replay = self._replays.setdefault(journal, Replay(journal))
+        for one in entries:
+            finished = replay.take(one.number, one.entry)
+            self._taken.extend(self._events(journal, one, finished))
+            self._numbers[journal] = one.number
+
+    def end(self, journal: str) -> None:
+        """The journal's process has ended."""
+        replay, number = self._replays.pop(journal, None), self._numbers.pop(journal, 0)
+        for at, finished in enumerate(replay.abandon() if replay is not None else (), number + 1):
+            self._taken.append(self._over(journal, at, finished))
+        self._ended.append(journal)
+
+    async def keep(self) -> None:
+        """Write all that was taken.
+
+        Raises:
+            AuditError: It cannot be written now.
+        """
+        if self._taken:
+            await self._append(self._taken)
+            self._taken = []
+        if self._ended:
+            ended = self._ended
+            await self._call(lambda log: log.forget(ended))
+            self._ended = []
+
+    def _events(self, journal: str, one: Numbered, finished: Finished | None) -> Iterator[AuditEvent]:
+        entry = one.entry
+        if finished is not None:
+            yield self._over(journal, one.number, finished)
+        elif (isinstance(entry, Opened) and not entry.carried) or isinstance(entry, Entered):
+            yield self._admitted(journal, one.number, entry)
+        elif isinstance(entry, Lost):
+            yield AuditEvent(source=journal, seq=one.number, at=entry.at, event="lost", count=entry.count)
+
+    def _admitted(self, journal: str, number: int, entry: Opened | Entered) -> AuditEvent:
+        return AuditEvent(
+            source=journal,
+            seq=number,
+            at=entry.at,
+            event="admitted",
+            request_id=entry.request_id,
+            tenant=entry.tenant,
+            key_id=entry.key_id,
+            action=entry.route,
+            model=entry.model,
+            version=entry.version,
+            base=self._base(),
+            replica=entry.replica if isinstance(entry, Opened) else "",
+            attempt=entry.attempt if isinstance(entry, Opened) else 0,
+            decision="allow",
+        )
+
+    def _over(self, journal: str, number: int, one: Finished) -> AuditEvent:
+        refused = one.outcome == _REFUSED
+        return AuditEvent(
+            source=journal,
+            seq=number,
+            at=one.closed,
+            event="refused" if refused else "completed",
+            request_id=one.request_id,
+            tenant=one.tenant,
+            key_id=one.key_id,
+            action=one.route,
+            model=one.model,
+            version=one.version,
+            base=self._base(),
+            replica=one.replica,
+            attempt=len(one.attempts),
+            decision="deny" if refused else "allow",
+            rule=one.code,
+            status=one.status,
+            outcome=one.outcome,
+            prompt=one.prompt,
+            completion=one.completion,
+            estimated=one.estimated,
+            count=one.count if one.count > 1 else 0,
+        )
+
+    # --- what control does itself
+
+    async def note(self, event: AuditEvent) -> None:
+        """Write an event of control's own.
+
+        Raises:
+            AuditError: It cannot be written.
+        """
+        await self._append([event])
+
+    def acted(self, actor: str, action: str, *, status: int, details: dict[str, str]) -> None:
+        """Somebody has changed something, or has tried to; it is written soon."""
+        event = AuditEvent(
+            source=CONTROL,
+            seq=0,
+            at=time.time(),
+            event="control",
+            actor=actor,
+            action=action,
+            status=status,
+            details=dict(details),
+        )
+        if len(self._own) < _MOST_PENDING:
+            self._own.append(event)
+        else:
+            self._dropped += 1
+
+    async def run(self) -> None:
+        """Write control's own events, sign, drop what is old, and post heads, until cancelled; then close the log."""
+        try:
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                try:
+                    await self._look()
+                except (AuditError, OSError) as error:
+                    _log.warning("the audit log has to wait: %s", error)
+        finally:
+            await self._close()
+
+    async def _look(self) -> None:
+        await self._write_own()
+        now = time.time()
+        signed = await self._call(lambda log: _signed(log, now))
+        if not 0 <= now - self._retained < _RETAIN_S:
+            self._retained = now
+            await self._call(lambda log: log.retain(self._settings().keep_s, now))
+        await self._post(signed)
+
+    async def _write_own(self) -> None:
+        own = list(self._own)
+        if self._dropped:
+            own.append(AuditEvent(source=CONTROL, seq=0, at=time.time(), event="lost", count=self._dropped))
+        if own:
+            dropped, kept = self._dropped, len(self._own)
+            await self._append(own)
+            self._dropped -= dropped
+            del self._own[:kept]
+
+    async def _post(self, signed: SignedHead) -> None:
+        url = self._settings().head_url
+        if not url or signed == self._posted:
+            return
+        async with httpx2.AsyncClient() as client:
+            await post_head(client, url, signed)
+        self._posted = signed
+
+    async def _close(self) -> None:
+        """In the thread that writes, behind all that it still does."""
+        self._thread.submit(self._write_last, list(self._own))
+        await asyncio.to_thread(self._thread.shutdown)
+
+    def _write_last(self, own: list[AuditEvent]) -> None:
+        log = self._opened
+        if log is None:
+            return
+        try:
+            log.append(own)
+        except AuditError as error:
+            _log.warning("the last %d events are not in the audit log: %s", len(own), error)
+        log.close()
+
+    # --- the log
+
+    async def _append(self, events: Sequence[AuditEvent]) -> None:
+        await self._call(lambda log: log.append(events))
+
+    async def _call(self, work: Callable[[AuditLog], T]) -> T:
+        """Do something with the log, in the one thread that does."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(self._log()))
+
+    def _log(self) -> AuditLog:
+        """The log, opened when it is needed: control must not depend on it."""
+        if self._opened is None:
+            self._opened = AuditLog(self._directory, patience_s=_PATIENCE_S)
+        return self._opened
+
+
+def _signed(log: AuditLog, now: float) -> SignedHead:
+    """The newest checkpoint, made now if it is time for one."""
+    return log.checkpoint() if checkpoint_due(now, log.signed.at, wrote=log.unsigned > 0) else log.signed
