@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.audits import DAY_S, NOW, Clock, Files, events, small_log
-from tuneplex.records.audit import AuditLog, Head, PublicKey, newest_head, verify
+from tuneplex.records.audit import AuditLog, Head, PublicKey, Report, newest_head, verify
 from tuneplex.records.audit.chain import START, digest, seal, split
 from tuneplex.records.audit.keys import Signer
 from tuneplex.records.audit.segments import lines
@@ -51,13 +51,14 @@ def test_chain_is_what_the_documentation_says(log: Files) -> None:
 
 
 def test_each_byte_counts(tmp_path: Path) -> None:
-    """Whichever byte is another one, the line that it is in is named first."""
+    """Whichever byte is another one, the line that it is in is named, and no other one."""
     with AuditLog(tmp_path, clock=Clock()) as log:
         log.append(events(1, 1))
     files = Files(tmp_path)
     ((name, raw),) = files.segments.items()
     for at in range(len(raw)):
-        _flip(files, name, at, 1 << at % 8)
+        report = _flip(files, name, at, 1 << at % 8)
+        assert len({finding.line for finding in report.findings}) == 1, at
 
 
 @settings(max_examples=150, deadline=None)
@@ -71,7 +72,7 @@ def test_each_change_of_a_byte_counts(log: Files, data: st.DataObject) -> None:
         _flip(log, name, at, log.segments[name][at] ^ byte)
 
 
-def _flip(log: Files, name: str, at: int, mask: int) -> None:
+def _flip(log: Files, name: str, at: int, mask: int) -> Report:
     raw = bytearray(log.segments[name])
     raw[at] ^= mask
     report = log.verify(log.segments | {name: bytes(raw)})
@@ -80,6 +81,7 @@ def _flip(log: Files, name: str, at: int, mask: int) -> None:
     assert (report.findings[0].segment, report.findings[0].line) == (name, line), (at, mask, report.findings)
     assert report.findings[0].n == 1 + log.places.index((name, line))
     assert report.proven < report.findings[0].n
+    return report
 
 
 def test_each_removed_line_is_named(log: Files) -> None:
@@ -184,6 +186,33 @@ def test_last_records_have_only_the_chain(tmp_path: Path) -> None:
     assert (files.verify(files.segments).proven, files.verify(files.segments).unsigned) == (2, 3)
     log.close()
     assert Files(tmp_path).verify(Files(tmp_path).segments).unsigned == 0
+
+
+def forged(previous: Head, n: int, text: str) -> bytes:
+    """A line that somebody without the key has put behind the last one."""
+    return seal(previous.chain, f'{{"n":{n},{text}'.encode())[0]
+
+
+def test_retention_is_not_believed_without_a_signature(log: Files) -> None:
+    """Whoever removes segments cannot excuse that by a line that says so: it would have to be signed."""
+    first, last = log.segments["000001.jsonl"].splitlines(keepends=True)[-1], head_of(log.lines[-1])
+    word = (
+        f'"kind":"dropped","at":1.0,"through":1,"last_n":{head_of(first).n},"last_chain":"{head_of(first).chain.hex()}"'
+    )
+    rest = {name: raw for name, raw in log.segments.items() if name != "000001.jsonl"}
+    rest["000003.jsonl"] += forged(last, last.n + 1, word)
+    report = log.verify(rest)
+    assert [finding.what for finding in report.findings] == ["removed"]
+    assert report.dropped == 0
+
+
+def test_numbers_without_a_signature_have_no_gap(log: Files) -> None:
+    """A line that follows by its hash and not by its number is named, also where nothing is signed yet."""
+    last = head_of(log.lines[-1])
+    segments = log.segments | {
+        "000003.jsonl": log.segments["000003.jsonl"] + forged(last, last.n + 5, '"kind":"event"')
+    }
+    assert [finding.what for finding in log.verify(segments).findings] == ["changed"]
 
 
 def test_another_key_proves_nothing(log: Files, tmp_path: Path) -> None:

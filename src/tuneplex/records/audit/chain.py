@@ -98,10 +98,14 @@ def seal(previous: bytes, body: bytes) -> tuple[bytes, bytes]:
 
 def split(raw: bytes) -> Line | None:
     """The parts of a line, or None where it has not the form of one. A newline at its end is part of the form."""
-    opening, ending = _OPENING.match(raw), _ENDING.fullmatch(raw, max(0, len(raw) - 1 - _ENDING_LENGTH), len(raw) - 1)
+    opening, ending = _OPENING.match(raw), _ending(raw)
     if opening is None or ending is None or not raw.endswith(b"\n") or ending.start() < opening.end():
         return None
     return Line(int(opening[1]), opening[2].decode(), raw[: ending.start()], bytes.fromhex(ending[1].decode()))
+
+
+def _ending(raw: bytes) -> re.Match[bytes] | None:
+    return _ENDING.fullmatch(raw, max(0, len(raw) - 1 - _ENDING_LENGTH), len(raw) - 1)
 
 
 def fits(links: Iterable[bytes], line: Line) -> bool:
@@ -115,7 +119,6 @@ def links_after(links: Iterable[bytes], raw: bytes) -> tuple[bytes, ...]:
     The one is right when its text was changed, the other when its chain value was. So one changed line does not make
     the next one look changed, too.
     """
-    line = split(raw)
-    text = line.body if line is not None else raw[: -1 - _ENDING_LENGTH]
-    should = tuple(digest(link, text) for link in links)
-    return (line.chain, *should) if line is not None else should
+    ending = _ending(raw)
+    should = tuple(digest(link, raw[: -1 - _ENDING_LENGTH]) for link in links)
+    return should if ending is None else (bytes.fromhex(ending[1].decode()), *should)
