@@ -7,12 +7,12 @@ JSON is parsed there, except that of the one event with the usage.
 from __future__ import annotations
 
 import re
-import time
+from time import monotonic, time
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tuneplex.engines.meters import split_events
+from tuneplex.engines.meters import OPENS, split_events
 from tuneplex.engines.rename import StreamRenamer
 from tuneplex.engines.usage import Usage, UsageFinder, estimated_tokens, read_document
 from tuneplex.errors import ApiError
@@ -34,6 +34,9 @@ _BORDER = b"\n\n"
 _NEVER = b"\0\0"  # nothing that ends with it ends with a border
 _DONE = b"data: [DONE]\n\n"
 _ENDS = b"}\n\n"  # an event that was cut has none
+# What an event has that says who speaks, why a choice has ended, or what was used, and brings no token.
+_TOKENLESS = (b'"content":""', b'"text":""', b'"delta":{}', b'"choices":[]')
+_DELTA = b'.delta"'
 STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 _WHOLE_LIMIT = 1024 * 1024
 _ERROR_LIMIT = 64 * 1024
@@ -65,6 +68,7 @@ class StreamAnswer:
         "_exchange",
         "_framer",
         "_head",
+        "_mark",
         "_meter",
         "_over",
         "_reading",
@@ -90,6 +94,7 @@ class StreamAnswer:
         self._head = b""  # and with what they begin for the client
         self._framer = EventFramer()
         self._meter = reading.meter
+        self._mark = reading.gaps.mark
         if not self._exchange.spoken:
             self._exchange.start(200, EVENT_STREAM, STREAM_HEADERS)
 
@@ -105,7 +110,7 @@ class StreamAnswer:
         ):  # the usual case: one more event of one line
             rest = self._meter.between(data)
             if rest:
-                self._attempt.chunks += 1
+                self._mark(monotonic())
                 self._exchange.write(self._head, rest)
                 return
         self._pass_on(data, done=done)
@@ -137,6 +142,8 @@ class StreamAnswer:
         if data:
             self._count()
             shown = self._rename(shown)
+            if self._brings_token(shown):
+                self._mark(monotonic())
             if shown and not done:
                 self._exchange.write(shown)
                 shown = b""
@@ -147,6 +154,12 @@ class StreamAnswer:
         if self._typed or self._surplus or self._error_mark in events or self._end_mark in events:
             return True
         return events.count(self._usual) != events.count(_ENDS) or events.count(_ENDS) != events.count(_BORDER)
+
+    def _brings_token(self, shown: bytes) -> bool:
+        """Whether a token is in what the client gets, as far as a search can tell."""
+        if self._typed:
+            return _DELTA in shown
+        return shown.count(OPENS) > sum(map(shown.count, _TOKENLESS))
 
     def _count(self) -> None:
         attempt = self._attempt
@@ -380,7 +393,7 @@ class ErrorAnswer:
         given = self._retry_after
         if given.isdigit() and len(given) <= _LONGEST_WAIT and error.retry_after_s is not None:
             error.retry_after_s = int(given)
-        retry_after_s = read_retry_after(given, time.time()) if given else None
+        retry_after_s = read_retry_after(given, time()) if given else None
         attempt.engine_failed(error, attempt.upstream.dialect.error_end(self._status, self._body), retry_after_s)
 
 

@@ -45,7 +45,7 @@ class Attempt:
 
     Attributes:
         route: By which route the replica is asked.
-        chunks: Pieces of the reply's body so far.
+        chunks: Pieces of the reply's body so far, without the usual events of a stream: `Gaps` has those.
         answers: The first part of an answer has come.
         over: `end` has been called.
         ended: How it has ended.
@@ -69,6 +69,7 @@ class Attempt:
     _fields: dict[str, msgspec.Raw] | None = None  # to ask once more without what the engine may refuse
     _asked_again = False
     _seen = 0
+    _heard: float | None = None
 
     def __init__(self, relay: Relay, upstream: Upstream, timeouts: Timeouts) -> None:
         self.relay = relay
@@ -280,8 +281,10 @@ class Attempt:
 
     def tick(self, now: float) -> None:
         """Give up an engine that has been silent for too long; called several times a second."""
-        if self._seen != self.chunks or self.exchange.paused:
-            self._seen = self.chunks
+        reading = self.relay.reading
+        heard = reading.gaps.last if reading is not None and self.answers else None
+        if self._seen != self.chunks or self._heard != heard or self.exchange.paused:
+            self._seen, self._heard = self.chunks, heard
             self.since_s = now
             return
         limit_s = self._timeouts.between_chunks_s if self.chunks else self._timeouts.first_byte_s

@@ -112,6 +112,7 @@ class Relay:
         may_stop: Its stream may end at a stop string that its engine does not see.
         over: `close` has been called.
         used: The tokens that it took; known once it is over.
+        pool: Of the replica that it was sent to last, or that has answered.
     """
 
     over = False
@@ -126,6 +127,7 @@ class Relay:
     tried: frozenset[str] = frozenset()
     spent: frozenset[str] = frozenset()
     used: Usage | None = None
+    pool = ""
     answer: StreamAnswer | WholeAnswer | LongAnswer | None = None
     _prompt_bytes = 0
     _reached = 0
@@ -167,6 +169,7 @@ class Relay:
             beside = self.ledger.outstanding[upstream.replica.name] - 1
             self.asked.why.began(attempt, beside, goes_on=self.begun)
         self.attempts.append(attempt)
+        self.pool = upstream.replica.pool
         self.tries += 1
         return attempt
 
@@ -191,6 +194,7 @@ class Relay:
             if other is not attempt:
                 self._end(other)
         self.attempts = [attempt]
+        self.pool = attempt.upstream.replica.pool
         self.answer = answer
         attempt.answers = True
         self._host.answers(attempt)
@@ -289,6 +293,8 @@ class Relay:
 
     def tick(self, now: float) -> None:
         """Look after all that may take too long; called several times a second."""
+        if self.reading is not None:
+            self.reading.gaps.trim()
         if now >= self.asked.deadline:
             words = "The reply was not complete before the request's deadline."
             self.give_up(DeadlineExceeded(words, code=PASSED), Outcome.DEADLINE)
