@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, TypedDict
 
@@ -19,6 +18,7 @@ from tuneplex.gateway.reading import reading_of
 from tuneplex.gateway.traces import trace_lines
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.http import Broken, Call, Unreachable, UpstreamFault
+from tuneplex.log import get_logger
 from tuneplex.policy import End, verdict
 from tuneplex.types import Timeouts
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempt"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _OK = 200
 _WELL = verdict(End.COMPLETE)
@@ -260,7 +260,9 @@ class Attempt:
         self._fail(Unavailable("The engine is stopping.", code="engine_stopping", retry_after_s=1), End.STOPPED)
 
     def _warn(self, what: str) -> None:
-        _log.warning("request %s at %s: %s", self.exchange.request_id.decode(), self.upstream.replica.name, what)
+        request_id, replica = self.exchange.request_id.decode(), self.upstream.replica.name
+        adapter = self.asked.model.name
+        _log.warning("an engine fails a request", request_id=request_id, replica=replica, adapter=adapter, why=what)
 
     def _fail(self, error: ApiError, end: End, retry_after_s: float | None = None) -> None:
         if not self.over:
