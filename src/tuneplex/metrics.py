@@ -43,6 +43,8 @@ class Family(msgspec.Struct, frozen=True):
 
 # Time to the first token: from a cache hit on a small model to a long prompt behind a queue.
 _FIRST_TOKEN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 30, 60, 120, 300)
+# From token to token: from a small model by itself to an engine that has stalled.
+_TOKEN = (0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5, 10)
 # Waiting for a place: from a moment to the longest that anybody may wait.
 _WAITED = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 90, 120, 300, 600)
 # Whole requests: from an embedding to a long generation.
@@ -52,25 +54,32 @@ CATALOGUE: dict[str, Family] = {
     family.name: family
     for family in (
         Family("tuneplex_requests_total", "Requests answered.", ("route", "model", "status")),
-        Family("tuneplex_outcomes_total", "How requests for a model ended.", ("route", "model", "outcome")),
+        Family("tuneplex_outcomes_total", "How requests for a model ended.", ("route", "model", "outcome", "pool")),
         Family("tuneplex_received_bytes_total", "Bytes of request bodies.", ("route", "model")),
         Family("tuneplex_sent_bytes_total", "Bytes of replies to them.", ("route", "model")),
-        Family("tuneplex_prompt_tokens_total", "Tokens of prompts.", ("route", "model")),
-        Family("tuneplex_cached_prompt_tokens_total", "Those that the engine had already.", ("route", "model")),
-        Family("tuneplex_completion_tokens_total", "Tokens of replies.", ("route", "model")),
+        Family("tuneplex_prompt_tokens_total", "Tokens of prompts.", ("route", "model", "pool")),
+        Family("tuneplex_cached_prompt_tokens_total", "Those that the engine had already.", ("route", "model", "pool")),
+        Family("tuneplex_completion_tokens_total", "Tokens of replies.", ("route", "model", "pool")),
         Family(
             "tuneplex_counted_requests_total",
             "Requests whose tokens were counted by events and estimated, because no engine told them.",
-            ("route", "model"),
+            ("route", "model", "pool"),
         ),
         Family(
             "tuneplex_time_to_first_token_seconds", "Streams: until the first event.", ("route", "model"), _FIRST_TOKEN
+        ),
+        Family("tuneplex_inter_token_seconds", "Streams: from one token to the next.", ("model",), _TOKEN),
+        Family(
+            "tuneplex_time_per_output_token_seconds",
+            "Streams: from the first token to the last, by the tokens after the first.",
+            ("model",),
+            _TOKEN,
         ),
         Family("tuneplex_request_duration_seconds", "Requests for a model.", ("route", "model"), _DURATION),
         Family("tuneplex_outstanding_requests", "Requests under way at a replica.", ("replica",), gauge=True),
         Family("tuneplex_waiting_requests", "Requests that wait for a place.", gauge=True),
         Family(
-            "tuneplex_waited_seconds", "How long those that waited did, until they had a place.", ("model",), _WAITED
+            "tuneplex_waited_seconds", "How long those that waited did, whatever became of them.", ("model",), _WAITED
         ),
         Family(
             "tuneplex_refused_waiting_total",

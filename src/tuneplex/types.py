@@ -529,6 +529,18 @@ class Listen(msgspec.Struct, frozen=True):
     tls_key: str | None = None
 
 
+class Logs(msgspec.Struct, frozen=True):
+    """How the fleet's own processes write their logs; a change needs a restart of the fleet.
+
+    Attributes:
+        format: `text` for people, or `json` for programs.
+        level: The least that is told: `debug`, `info`, `warning` or `error`.
+    """
+
+    format: str = "text"
+    level: str = "info"
+
+
 class FleetSpec(msgspec.Struct, frozen=True):
     """A fleet file with everything resolved: sources are local directories, defaults are filled in.
 
@@ -536,6 +548,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
         limits: Of models, by name.
         prices: Of those models whose use costs something, by name.
         store: URL of the PostgreSQL database that keeps tenants and keys; empty for a file in the state directory.
+        logs: Of the fleet's own processes.
     """
 
     name: str
@@ -548,6 +561,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
     store: str = ""
     limits: dict[str, Limits] = {}
     prices: dict[str, Price] = {}
+    logs: Logs = Logs()
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -96,6 +96,7 @@ class Exchanged(msgspec.Struct):
         kept: How many connections to the engine wait for the next request.
         outcomes: How it was counted.
         asked: The body that the engine got; None when it was not asked.
+        gaps: How many there were between the tokens of a stream, as they were counted.
     """
 
     answered: Answered
@@ -103,6 +104,7 @@ class Exchanged(msgspec.Struct):
     kept: int
     outcomes: dict[str, int]
     asked: bytes | None
+    gaps: int = 0
 
 
 def exchange(
@@ -150,9 +152,10 @@ def exchange(
     assert not state.connections
     msgspec.msgpack.encode(gateway.report())  # control gets it
     counts = gateway.report().counters["tuneplex_outcomes_total"]
-    outcomes = {labels[-1]: int(count) for labels, count in counts if count}
+    outcomes = {labels[2]: int(count) for labels, count in counts if count}
     assert sum(outcomes.values()) == bool(pool.made), outcomes
-    return Exchanged(answered, len(pool.made), pool.idle, outcomes, _asked(pool))
+    gaps = sum(int(sum(numbers[:-1])) for _, numbers in gateway.report().buckets["tuneplex_inter_token_seconds"])
+    return Exchanged(answered, len(pool.made), pool.idle, outcomes, _asked(pool), gaps)
 
 
 def _stage(engine: str) -> tuple[Socketless, Gateway]:

@@ -173,7 +173,7 @@ class Front:
         """How many requests for models ended in which way."""
         sums: dict[str, float] = {}
         for labels, count in self.gateway.report().counters["tuneplex_outcomes_total"]:
-            sums[labels[-1]] = sums.get(labels[-1], 0) + count
+            sums[labels[2]] = sums.get(labels[2], 0) + count
         return sums
 
     def answered(self) -> dict[tuple[str, str], float]:

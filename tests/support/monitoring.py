@@ -16,7 +16,7 @@ __all__ = ["Kind", "Query", "Shown", "Used", "bounds", "dashboard", "documented"
 PAGE = "docs/metrics.md"
 DASHBOARD = "examples/grafana/tuneplex.json"
 
-_ROW = re.compile(r"^\| `(tuneplex_\w+)` \| (counter|gauge|histogram) \| (none|`[\w`, ]+`) \| \S", re.MULTILINE)
+_ROW = re.compile(r"^\| `(tuneplex_\w+)` \| (counter|gauge|histogram|summary) \| (none|`[\w`, ]+`) \| \S", re.MULTILINE)
 _BOUNDS = re.compile(r"^\| `(tuneplex_\w+)` \| ([\d., ]+) \|$", re.MULTILINE)
 _USE = re.compile(r"\b(tuneplex_\w+)(?:\{([^{}]*)\})?")
 _MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')

@@ -67,11 +67,14 @@ class Client:
 class _Sent:
     """What stands for a relay, and for its attempt: it is over when the test says so."""
 
+    reading = None
+
     def __init__(self, asked: Asked, to: Replica) -> None:
         self.asked = asked
         self.exchange = asked.exchange
         self.upstream = cast("Upstream", msgspec.defstruct("To", ["replica"])(to))
         self.used: Usage | None = None
+        self.pool = to.pool
 
     def elapsed_s(self) -> float:
         """No time at all."""

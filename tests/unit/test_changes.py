@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from tuneplex.identity import Limits
 from tuneplex.policy import changes
-from tuneplex.types import AdapterVersion, Base, Change, FleetSpec, GatewaySettings, Listen, PoolSpec, Price, Timeouts
+from tuneplex.types import (
+    AdapterVersion,
+    Base,
+    Change,
+    FleetSpec,
+    GatewaySettings,
+    Listen,
+    Logs,
+    PoolSpec,
+    Price,
+    Timeouts,
+)
 
 A = AdapterVersion("contacts", "a" * 64, "/a", 8, "default")
 FLEET = FleetSpec(
@@ -27,6 +38,7 @@ replace = msgspec.structs.replace
     [
         ({"name": "other"}, Change("name", "change", "restart", "demo -> other")),
         ({"base": Base("tiny", "/b")}, Change("base", "change", "restart", "path /tiny -> /b")),
+        ({"logs": Logs("json")}, Change("logs", "change", "restart", "format text -> json")),
         ({"store": "postgresql://hunter2@h/d"}, Change("store", "change", "restart", "url changed")),
         ({"listen": Listen(port=9000)}, Change("listen", "change", "restart", "port 8000 -> 9000")),
         ({"adapters": ()}, Change("adapter contacts", "remove", "live", "contacts@aaaaaaaaaaaa")),
@@ -164,6 +176,7 @@ fleets = st.builds(
     listen=st.builds(Listen, port=st.integers(1, 2)),
     gateway=gateways,
     store=st.just("") | names,
+    logs=st.builds(Logs, st.sampled_from(["text", "json"]), st.sampled_from(["info", "error"])),
     prices=st.dictionaries(names, st.builds(Price, *[st.integers(0, 2)] * 3)),
     limits=st.dictionaries(names, st.builds(Limits, st.integers(1, 3), concurrent=st.none() | st.integers(1, 2))),
 )
@@ -199,8 +212,8 @@ def test_the_way_back(old: FleetSpec, new: FleetSpec) -> None:
 
 @given(fleets, fleets)
 def test_only_listen_base_store_and_name_need_a_restart(old: FleetSpec, new: FleetSpec) -> None:
-    """With the same name, base, store and listener, nothing needs a restart."""
-    same = replace(new, name=old.name, base=old.base, listen=old.listen, store=old.store)
+    """With the same name, base, store, logs and listener, nothing needs a restart."""
+    same = replace(new, name=old.name, base=old.base, listen=old.listen, store=old.store, logs=old.logs)
     assert all(change.how != "restart" for change in changes(old, same))
     needed = {change.what for change in changes(old, new) if change.how == "restart"}
-    assert needed <= {"name", "base", "listen", "store"}
+    assert needed <= {"name", "base", "listen", "store", "logs"}

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "tuneplex"
 
 FLOORS: dict[int, set[str]] = {
-    0: {"errors", "files", "identity", "units", "why"},
+    0: {"errors", "files", "identity", "log", "units", "why"},
     1: {"types"},
     2: {"http", "shapes", "metrics", "openapi", "journal"},
     3: {"traffic"},

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -24,6 +23,7 @@ import uvicorn
 
 from tuneplex.app.alive import end_when_hanging
 from tuneplex.app.lifeline import watch_lifeline
+from tuneplex.app.logs import log_as
 from tuneplex.app.state import StateDir
 from tuneplex.app.trial import Trial
 from tuneplex.control import (
@@ -46,10 +46,12 @@ from tuneplex.launchers.external import ExternalLauncher
 from tuneplex.launchers.local import LocalLauncher, inheritable
 from tuneplex.launchers.machine import survey
 from tuneplex.launchers.spawner import Spawner, connect
+from tuneplex.log import get_logger
 from tuneplex.records import Store
 
 __all__ = ["main"]
 
+_NAME = "tuneplex.app.control_process"  # it runs as `__main__`
 _PATIENCE_S = 60.0  # with an event loop that stands still
 _LOOK_S = 0.02
 
@@ -61,13 +63,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--lifeline", type=int, required=True)
     parser.add_argument("--ready", type=int)
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    for chatty in ("alembic", "httpx2", "httpcore2"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    log_as("control", StateDir(options.state_dir))
     try:
         asyncio.run(_run(StateDir(options.state_dir), options, os.environ))
     except TuneplexError as error:
-        sys.stderr.write(f"tuneplex: {error}\n")
+        get_logger(_NAME).critical("control ends", error=error)
         return 1
     return 0
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Callable, Coroutine
 
 from tuneplex.app.services import Service
 from tuneplex.errors import EngineStartError, StateError
 from tuneplex.launchers.spawner import Restart
+from tuneplex.log import get_logger
 from tuneplex.types import Part
 
 __all__ = ["Crew"]
@@ -135,7 +135,7 @@ class Crew:
             async with asyncio.timeout(drain_s):
                 await old.gone()
         except TimeoutError:
-            logging.getLogger(__name__).warning("%s has not finished within %.0f s and is ended", old.name, drain_s)
+            get_logger(__name__).warning("has not finished in time and is ended", service=old.name, drain_s=drain_s)
             await old.stop(_GATEWAY_PATIENCE_S)
         self._forget(old)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import logging
 import os
 import secrets
 import signal
@@ -32,17 +31,20 @@ import uvloop
 
 from tuneplex.app.control_client import ControlClient
 from tuneplex.app.lifeline import watch_lifeline
+from tuneplex.app.logs import log_as
 from tuneplex.app.state import StateDir
 from tuneplex.app.trial import Trial
 from tuneplex.feed import Subscriber
 from tuneplex.gateway import Gateway, Replies, serve
 from tuneplex.identity import Access
 from tuneplex.journal import Journal
+from tuneplex.log import get_logger
 from tuneplex.policy import MINUTE_S
 from tuneplex.types import FleetView, GatewayReport, Leases, Stage
 
 __all__ = ["main"]
 
+_NAME = "tuneplex.app.gateway_process"  # it runs as `__main__`
 _DRAIN_S = 15
 _SWITCH_S = 0.0005  # a thread that computes lets go of the interpreter as soon as the event loop wants it
 _FIRST_NEWS_S = 5.0
@@ -53,9 +55,7 @@ _LAST_WORDS_S = 10.0
 def main(arguments: Sequence[str]) -> int:
     """Run a gateway from its command line; returns the exit code."""
     options = _parse(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    for chatty in ("httpx2", "httpcore2"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    log_as(options.name, StateDir(options.state_dir))
     os.set_inheritable(options.listener, False)
     if options.ready is not None:
         os.set_inheritable(options.ready, False)
@@ -174,9 +174,8 @@ class _Process:
 
     async def _welcomed(self, ready: int) -> None:
         """Another one serves until this one has everything; the supervisor knows for how long that may take."""
-        log = logging.getLogger(__name__)
         for news, words in ((self._viewed, "the fleet"), (self._admitted, "its keys"), (self._welcome, "its shares")):
-            log.info("waits for control to tell %s", words)
+            get_logger(_NAME).info(f"waits for control to tell {words}")
             await news.wait()
         await self._gateway.counter.loaded()
         _check_tls(self._options)

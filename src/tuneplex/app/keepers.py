@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import msgspec
 
 from tuneplex.app.process_table import ProcessTable
 from tuneplex.launchers.spawner import Child, Forget, Spawn, Stop
+from tuneplex.log import get_logger
 
 __all__ = ["Keepers"]
 
@@ -118,7 +118,7 @@ class Keepers:
         if process.stdout is not None:
             asyncio.get_running_loop().remove_reader(process.stdout.fileno())
             process.stdout.close()
-        logging.getLogger(__name__).info("the keeper of %s ended with code %d", key, code)
+        get_logger(__name__).info("a keeper ended", replica=key, code=code)
         self._update(key, ended=time.time(), exit_code=code)
         if not self._processes:
             self._none_lives.set()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from tuneplex.app.process_table import ProcessTable
 from tuneplex.errors import EngineStartError
 from tuneplex.launchers.logfile import open_log, read_tail
+from tuneplex.log import get_logger
 
 __all__ = ["Service"]
 
@@ -118,7 +118,7 @@ class Service:
             self._process = self._table.start(command, on_end=self._on_end, output=output, descriptors=descriptors)
         finally:
             os.close(output)
-        logging.getLogger(__name__).info("%s runs as process %d", self.name, self._process.pid)
+        get_logger(__name__).info("runs", service=self.name, pid=self._process.pid)
 
     async def stop(self, patience_s: float) -> None:
         """SIGTERM, then SIGKILL after `patience_s`; returns when the process is gone and stays gone."""
@@ -130,7 +130,7 @@ class Service:
             async with asyncio.timeout(patience_s):
                 await self._ended.wait()
         except TimeoutError:
-            logging.getLogger(__name__).warning("%s did not end within %.0f s and is killed", self.name, patience_s)
+            get_logger(__name__).warning("did not end in time and is killed", service=self.name, patience_s=patience_s)
             if self._process is not None:
                 self._table.signal(self._process, signal.SIGKILL)
             await self._ended.wait()
@@ -142,6 +142,6 @@ class Service:
             return
         steady = time.monotonic() - self._started > _STEADY_S
         self._delay_s = _FIRST_DELAY_S if steady else self._delay_s
-        logging.getLogger(__name__).warning("%s ended with code %d, again in %.1f s", self.name, code, self._delay_s)
+        get_logger(__name__).warning("ended and is started again", service=self.name, code=code, in_s=self._delay_s)
         asyncio.get_running_loop().call_later(self._delay_s, self.start)
         self._delay_s = min(2 * self._delay_s, _LONGEST_DELAY_S)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -23,22 +22,24 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from tuneplex.app.crew import Crew
 from tuneplex.app.keepers import Keepers
 from tuneplex.app.listener import bind, public_url
+from tuneplex.app.logs import log_to
 from tuneplex.app.process_table import ProcessTable
 from tuneplex.app.services import Service
 from tuneplex.app.state import StateDir, SupervisorInfo
 from tuneplex.app.wishes import WishServer
 from tuneplex.errors import TuneplexError, UserError
 from tuneplex.launchers.spawner import Restart
+from tuneplex.log import get_logger
 from tuneplex.types import Listen, Part
 
 __all__ = ["Supervisor", "main"]
 
+_NAME = "tuneplex.app.supervisor"  # it runs as `__main__`
 _KILLED = 130
 
 
@@ -100,11 +101,11 @@ class Supervisor:
         self._hung_up = asyncio.create_task(self._renew())
 
     async def _renew(self) -> None:
-        log = logging.getLogger(__name__)
+        log = get_logger(_NAME)
         try:
-            await self._crew.restart(Restart(Part.GATEWAYS), lambda step: log.info("after SIGHUP: %s", step))
+            await self._crew.restart(Restart(Part.GATEWAYS), lambda step: log.info("a step after SIGHUP", step=step))
         except TuneplexError as error:
-            log.warning("after SIGHUP: %s", error)
+            log.warning("a restart after SIGHUP failed", error=error)
 
     def _lifeline_closed(self, lifeline: int) -> None:
         asyncio.get_running_loop().remove_reader(lifeline)
@@ -146,7 +147,7 @@ def _serve(state: StateDir, lifeline: int | None) -> None:
     spec = state.read_spec()
     listener = bind(spec.listen)
     try:
-        _log_to(state.logs / "supervisor.log")
+        log_to(state.logs / "supervisor.log", "supervisor", spec.logs)
         state.open_run()
         info = SupervisorInfo(os.getpid(), time.time(), public_url(spec.listen, listener))
         state.write_supervisor(info)
@@ -158,12 +159,6 @@ def _serve(state: StateDir, lifeline: int | None) -> None:
 
 async def _run(state: StateDir, listen: Listen, listener: socket.socket, lifeline: int | None) -> None:
     await Supervisor(state, listen, listener).run(lifeline)
-
-
-def _log_to(path: Path) -> None:
-    handler = RotatingFileHandler(path, maxBytes=4 * 1024 * 1024, backupCount=3)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 if __name__ == "__main__":

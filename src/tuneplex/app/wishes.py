@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tuneplex.app.keepers import Keepers
 from tuneplex.errors import EngineStartError, TuneplexError
 from tuneplex.feed.sockets import private_socket
 from tuneplex.launchers.spawner import PROTOCOL, Answer, Question, Restart
+from tuneplex.log import get_logger
 
 __all__ = ["WishServer"]
 
@@ -98,7 +98,7 @@ class WishServer:
         except TuneplexError as failure:
             error = str(failure)
         if error:
-            logging.getLogger(__name__).warning("a restart failed: %s", error)
+            get_logger(__name__).warning("a restart failed", error=error)
         self._send(writer, number=number, error=error, tail=tail)
 
     def _send(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +14,12 @@ import msgspec
 
 from tuneplex.errors import AuditError
 from tuneplex.journal import Entered, Finished, Lost, Numbered, Opened, Replay
+from tuneplex.log import get_logger
 from tuneplex.records.audit import CONTROL, AuditEvent, AuditLog, SignedHead, checkpoint_due, post_head
 
 __all__ = ["Auditing", "Auditor"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 T = TypeVar("T")
 _LOOK_S = 1.0
 _PATIENCE_S = 5.0  # with the control that was before
@@ -72,6 +72,7 @@ class Auditor:
         """Take the next entries of a journal."""
         replay = self._replays.setdefault(journal, Replay(journal))
         for one in entries:
+            self._miss(journal, one)
             finished = replay.take(one.number, one.entry)
             self._taken.extend(self._events(journal, one, finished))
             self._numbers[journal] = one.number
@@ -96,6 +97,14 @@ class Auditor:
             ended = self._ended
             await self._call(lambda log: log.forget(ended))
             self._ended = []
+
+    def _miss(self, journal: str, one: Numbered) -> None:
+        """Say so where entries could not be read."""
+        expected = self._numbers.get(journal, one.number - 1) + 1
+        if one.number > expected:
+            count, at = one.number - expected, time.time()
+            lost = AuditEvent(source=journal, seq=one.number - 1, at=at, event="lost", count=count)
+            self._taken.append(lost)
 
     def _events(self, journal: str, one: Numbered, finished: Finished | None) -> Iterator[AuditEvent]:
         entry = one.entry
@@ -185,7 +194,7 @@ class Auditor:
                 try:
                     await self._look()
                 except (AuditError, OSError) as error:
-                    _log.warning("the audit log has to wait: %s", error)
+                    _log.warning("the audit log has to wait", why=str(error))
         finally:
             await self._close()
 
@@ -228,7 +237,7 @@ class Auditor:
         try:
             log.append(own)
         except AuditError as error:
-            _log.warning("the last %d events are not in the audit log: %s", len(own), error)
+            _log.warning("the last events are not in the audit log", events=len(own), why=str(error))
         log.close()
 
     # --- the log

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from tuneplex.journal import Finished, Lost, Numbered, Replay
+from tuneplex.log import get_logger
 
 __all__ = ["Bookkeeper"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Bookkeeper:
@@ -31,8 +31,8 @@ class Bookkeeper:
         replay = self._replays.setdefault(journal, Replay(journal))
         for one in entries:
             if isinstance(one.entry, Lost):
-                words = "journal %s: %d entries could not be written, so usage and audit lack them"
-                _log.error(words, journal, one.entry.count)
+                words = "entries of a journal could not be written, so usage and audit lack them"
+                _log.error(words, journal=journal, entries=one.entry.count)
             finished = replay.take(one.number, one.entry)
             if finished is not None:
                 self._finished.append(finished)
@@ -42,7 +42,7 @@ class Bookkeeper:
         replay = self._replays.pop(journal, None)
         lost = replay.abandon() if replay is not None else []
         if lost:
-            _log.warning("journal %s: its process ended with %d requests under way", journal, len(lost))
+            _log.warning("a gateway ended with requests under way", journal=journal, requests=len(lost))
         self._finished.extend(lost)
 
     async def keep(self) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
+
+from tuneplex.log import get_logger
 
 __all__ = ["Clock"]
 
@@ -37,6 +38,6 @@ class Clock:
         """How far the system's clock is ahead of this one, seconds; as long as nobody sets it, the same number."""
         ahead = self._wall() - self.now()
         if abs(ahead - self._ahead) > _JUMP_S:
-            logging.getLogger(__name__).warning("the system's clock was set by %+.0f s", ahead - self._ahead)
+            get_logger(__name__).warning("the system's clock was set", by_s=round(ahead - self._ahead))
             self._ahead = ahead
         return self._ahead

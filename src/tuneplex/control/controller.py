@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from tuneplex.engines.driver import Driver, driver_for
 from tuneplex.errors import EngineError
 from tuneplex.feed import Publisher
 from tuneplex.launchers.launcher import Launched, Launcher, Order
+from tuneplex.log import get_logger
 from tuneplex.types import Base, FleetSpec, FleetView, GatewayReport, ReplicaState, Status
 
 __all__ = ["Controller", "Follower"]
@@ -267,10 +267,10 @@ class Controller:
             self._since[replica.name] = state, situation.now
             if known is not None and known[0] is ReplicaState.STARTING and state is ReplicaState.READY:
                 self._starts[replica.launched.pool] = situation.now - replica.launched.started
-            logging.getLogger(__name__).info("%s is %s", replica.name, state.value)
+            get_logger(__name__).info("a replica has another state", replica=replica.name, state=state.value)
             if gave_up(replica.launched, situation.applied_at, situation.limits):
                 count = len(failures(replica.launched, situation.applied_at, situation.limits))
-                logging.getLogger(__name__).error("%s ended %d times and is left alone", replica.name, count)
+                get_logger(__name__).error("a replica is left alone", replica=replica.name, ended_times=count)
 
     async def _publish(self, situation: Situation) -> None:
         generation = self._view.generation
@@ -300,19 +300,19 @@ class Controller:
         watch.unlisted = {name: known.get(name, now) for name in unmentioned(self._view, replica)}
 
     async def _act(self, action: Action, situation: Situation) -> None:
-        log = logging.getLogger(__name__)
+        log = get_logger(__name__)
         match action:
             case Launch(order):
                 await self._launch(order, situation.now)
             case Drain(replica, why):
-                log.info("%s takes no new requests: %s", replica, why)
+                log.info("a replica takes no new requests", replica=replica, why=why)
                 self._watch(replica, situation).draining_since = situation.now
                 self._wake.set()
             case Keep(replica):
                 self._watch(replica, situation).draining_since = None
                 self._wake.set()
             case Stop(replica, why):
-                log.info("%s is stopped: %s", replica, why)
+                log.info("a replica is stopped", replica=replica, why=why)
                 self._watch(replica, situation).stopping = True
                 await self._ask(self._launcher(replica, situation).stop(replica), replica)
             case Forget(replica):
@@ -333,13 +333,13 @@ class Controller:
             self._holds.note_start(order.replica)
         except EngineError as error:
             self._troubles[pool.name] = now, str(error)
-            logging.getLogger(__name__).warning("cannot start %s: %s", order.replica, error)
+            get_logger(__name__).warning("cannot start a replica", replica=order.replica, error=error)
 
     async def _ask(self, wish: Coroutine[None, None, None], replica: str) -> None:
         try:
             await wish
         except EngineError as error:
-            logging.getLogger(__name__).warning("%s: %s", replica, error)
+            get_logger(__name__).warning("a launcher fails", replica=replica, error=error)
 
     def _watch(self, name: str, situation: Situation) -> Watch:
         return self._watches[_key(self._record(name, situation))][0]

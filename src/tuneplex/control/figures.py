@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from tuneplex.control.decide import Situation
@@ -69,6 +69,9 @@ class _Replicas(Collector):
         yield self._counter("prompt_tokens", "Tokens read by the engine.", _told(lambda told: told.prompt_tokens))
         yield self._counter("generation_tokens", "Tokens written.", _told(lambda told: told.generation_tokens))
         yield self._counter("preemptions", "Requests that lost their KV cache.", _told(lambda told: told.preemptions))
+        yield self._summary("queue_seconds", "How long requests waited in the engine.", lambda told: told.queue_s)
+        yield self._summary("prefill_seconds", "From their turn to their first token.", lambda told: told.prefill_s)
+        yield self._summary("decode_seconds", "From their first token to their last.", lambda told: told.decode_s)
 
     def _ready(self, replica: Seen) -> float:
         return float(self._situation.state(replica) is ReplicaState.READY)
@@ -79,6 +82,14 @@ class _Replicas(Collector):
 
     def _counter(self, name: str, text: str, value: _Value) -> Metric:
         return _filled(CounterMetricFamily(f"tuneplex_replica_{name}", text, labels=_LABELS), self._alive, value)
+
+    def _summary(self, name: str, text: str, sum_s: Callable[[EngineMetrics], float]) -> Metric:
+        metric = SummaryMetricFamily(f"tuneplex_replica_{name}", text, labels=_LABELS)
+        for replica in self._alive:
+            if replica.metrics is not None:
+                labels = (replica.launched.pool, replica.name)
+                metric.add_metric(labels, count_value=replica.metrics.timed, sum_value=sum_s(replica.metrics))
+        return metric
 
 
 def _filled(metric: _Family, replicas: Sequence[Seen], value: _Value) -> _Family:

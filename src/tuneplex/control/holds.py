@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import msgspec
 from tuneplex.control.seen import Hold
 from tuneplex.files import write_whole
 from tuneplex.launchers.launcher import Launched
+from tuneplex.log import get_logger
 
 __all__ = ["Holds", "hold_key"]
 
@@ -65,7 +65,7 @@ class Holds:
             self._write(left)
         except OSError as error:
             self._holds = left
-            logging.getLogger(__name__).warning("%s cannot be written: %s", self._path, error)
+            get_logger(__name__).warning("what is drained cannot be written down", path=self._path, error=error)
 
     def _write(self, holds: dict[str, Hold]) -> None:
         if holds == self._holds:
@@ -86,6 +86,6 @@ def _read(path: Path, started: float) -> dict[str, Hold]:
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError) as error:
-        logging.getLogger(__name__).warning("nobody knows which replicas were drained: %s: %s", path, error)
+        get_logger(__name__).warning("nobody knows which replicas were drained", path=path, error=error)
         return {}
     return kept.holds if kept.started == started else {}

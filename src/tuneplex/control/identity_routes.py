@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -23,6 +22,7 @@ from tuneplex.control.operations import Call, Operation, Query
 from tuneplex.control.registry import Records, Registry
 from tuneplex.errors import StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Key, KeyState, Tenant
+from tuneplex.log import get_logger
 from tuneplex.records import mint
 
 __all__ = ["identity_operations"]
@@ -204,4 +204,4 @@ def _tenant(store: Records, name: str) -> Tenant:
 
 
 def _log(call: Call, *words: str) -> None:
-    logging.getLogger(__name__).info("%s %s", call.actor, " ".join(words))
+    get_logger(__name__).info(" ".join(words), actor=call.actor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Protocol
 from tuneplex.errors import TuneplexError
 from tuneplex.journal import Follower, Numbered
 from tuneplex.journal.files import is_held
+from tuneplex.log import get_logger
 
 __all__ = ["Journals", "Taker"]
 
+_log = get_logger(__name__)
 _PAUSE_S = 0.25
 _RETRY_S = 1.0
 
@@ -140,16 +141,15 @@ class _Reading:
                 self._owed = False
 
     def _note(self, trouble: str) -> None:
-        log = logging.getLogger(__name__)
         if trouble and not self._trouble:
-            log.warning("%s has to wait: %s", self._taker.name, trouble)
+            _log.warning("journals have to wait", taker=self._taker.name, why=trouble)
         elif self._trouble and not trouble:
-            log.info("%s goes on", self._taker.name)
+            _log.info("journals go on", taker=self._taker.name)
         self._trouble = trouble
 
     def _tell(self, follower: Follower) -> None:
         for words in follower.damages:
-            logging.getLogger(__name__).error("journal %s", words)
+            _log.error("a journal is damaged", where=words)
         follower.damages.clear()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from tuneplex.control.worker import Unsure, Worker
 from tuneplex.errors import StoreConflict, StoreDown, StoreError, StoreMissing, Unavailable
 from tuneplex.identity import Access, Key, Tenant
 from tuneplex.journal import Finished
+from tuneplex.log import get_logger
 from tuneplex.records import Counted, Spending, StoreRefused
 from tuneplex.units import format_duration
 
@@ -230,11 +230,11 @@ class Registry:
                 await self._start_without(last)
 
     async def _start_without(self, last: Access | None) -> None:
-        log = logging.getLogger(__name__)
+        log = get_logger(__name__)
         if last is None:
             log.warning("there is no snapshot of the keys either: callers have to wait for the database")
             return
-        log.warning("starting with the %d keys of the snapshot", len(last.keys))
+        log.warning("starting with the keys of the snapshot", keys=len(last.keys))
         await self._tell(without_expired(last, self._past()))
 
     async def _look(self) -> None:
@@ -295,7 +295,7 @@ class Registry:
         """Take in what was just read of the store."""
         last = self._access
         if last is not None and last.salt and last.salt != fresh.salt:
-            logging.getLogger(__name__).warning("this is not the database of tenants and keys that was there before")
+            get_logger(__name__).warning("this is not the database of tenants and keys that was there before")
         self._seen = fresh.generation
         await self._tell(still_required(fresh, last))
 
@@ -315,7 +315,7 @@ class Registry:
         try:
             await asyncio.to_thread(write_snapshot, self._snapshot, access)
         except OSError as error:
-            logging.getLogger(__name__).warning("the snapshot of the keys cannot be written: %s", error)
+            get_logger(__name__).warning("the snapshot of the keys cannot be written", error=error)
         else:
             self._unsaved = False
 
@@ -332,7 +332,7 @@ class Registry:
 
     def _note_down(self, words: str) -> None:
         if self._down is None:
-            logging.getLogger(__name__).warning("no changes of tenants and keys: %s", words)
+            get_logger(__name__).warning("tenants and keys cannot be changed", error=words)
         since = time.time() if self._down is None else self._down[0]
         self._down = since, words
         self._seen = None  # when it is back, it may be another one, or an older one
@@ -340,5 +340,5 @@ class Registry:
     def _note_up(self) -> None:
         if self._down is not None:
             lasted = format_duration(max(0.0, time.time() - self._down[0]))
-            logging.getLogger(__name__).info("the store answers again, after %s", lasted)
+            get_logger(__name__).info("the store answers again", after=lasted)
         self._down = None

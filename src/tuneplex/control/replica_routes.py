@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 from tuneplex.control.controller import Controller
 from tuneplex.control.decide import Situation
 from tuneplex.control.operations import Call, Conflict, Operation, Query, not_kept
 from tuneplex.control.seen import Hold, Seen
 from tuneplex.errors import NotFound
+from tuneplex.log import get_logger
 from tuneplex.types import ReplicaState, ReplicaStatus
 
 __all__ = ["replica_operations"]
@@ -84,7 +83,7 @@ class _Replicas:
         except OSError as error:
             raise not_kept(error) from error
         if hold != replica.hold:
-            logging.getLogger(__name__).info("%s %s %s", call.actor, done, replica.name)
+            get_logger(__name__).info(f"{done} a replica", actor=call.actor, replica=replica.name)
         return next(one for one in self._controller.status().replicas if one.name == replica.name)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import msgspec
 
 from tuneplex.files import write_whole
 from tuneplex.identity import Access
+from tuneplex.log import get_logger
 
 __all__ = ["read_snapshot", "write_snapshot"]
 
@@ -20,7 +20,7 @@ def read_snapshot(path: Path) -> Access | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        logging.getLogger(__name__).warning("%s cannot be used: %s", path, error)
+        get_logger(__name__).warning("the snapshot of the keys cannot be used", path=path, error=error)
         return None
 
 

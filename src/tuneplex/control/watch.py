@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
@@ -15,10 +14,13 @@ from tuneplex.engines.driver import Driver, EngineMetrics, EngineModel, EngineSe
 from tuneplex.errors import EngineError, EngineTimeout
 from tuneplex.launchers.launcher import Launched
 from tuneplex.launchers.logfile import read_tail
+from tuneplex.log import get_logger
 from tuneplex.types import AdapterVersion, Residency
 from tuneplex.units import format_duration
 
 __all__ = ["Watch"]
+
+_log = get_logger(__name__)
 
 _STARTING_PAUSE_S = 0.5
 _READY_PAUSE_S = 2.0
@@ -151,7 +153,7 @@ class Watch:
                 self.unlisted.pop(name, None)
             except EngineError as error:
                 self.unlisted[name] = self._now()
-                logging.getLogger(__name__).warning("%s does not unload %s: %s", self._record.replica, name, error)
+                _log.warning("does not unload an adapter", replica=self._record.replica, adapter=name, error=error)
             await self._ask_adapters()
 
     def forgive(self) -> None:
@@ -170,7 +172,7 @@ class Watch:
     def _note_failure(self, name: str, words: str) -> None:
         count = self._failures[name].count + 1 if name in self._failures else 1
         self._failures[name] = LoadFailure(count, self._now(), words)
-        logging.getLogger(__name__).warning("%s does not load %s: %s", self._record.replica, name, words)
+        _log.warning("does not load an adapter", replica=self._record.replica, adapter=name, error=words)
 
     def _may_unload(self, name: str) -> bool:
         """In an engine that others may use, too, only what we loaded ourselves is ours to unload."""
@@ -188,7 +190,7 @@ class Watch:
             self._note_silence(self._now(), str(error), slow=isinstance(error, EngineTimeout))
             return
         if self._trouble:
-            logging.getLogger(__name__).info("%s answers", self._record.replica)
+            _log.info("answers again", replica=self._record.replica)
         self._trouble, self._slow = "", False
         self.looked.set()
         if with_figures:
@@ -217,7 +219,7 @@ class Watch:
         starting = not self._answered and self._record.launcher != "external"
         if words != self._trouble and not starting:
             self._trouble = words
-            logging.getLogger(__name__).warning("%s: %s", self._record.replica, words)
+            _log.warning("does not answer", replica=self._record.replica, why=words)
 
     async def _ask_adapters(self) -> None:
         """After a change. What fails is asked again by the next look, which draws the conclusions."""

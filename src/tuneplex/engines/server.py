@@ -47,6 +47,10 @@ class EngineMetrics(msgspec.Struct, frozen=True):
         generation_tokens: Written since the engine started.
         preemptions: Requests that lost their place in the KV cache, since the engine started.
         kv_tokens: Tokens that the KV cache can hold; None where the engine does not tell.
+        timed: Requests that have ended, whose times the next three add up.
+        queue_s: How long they waited in the engine, in seconds.
+        prefill_s: From their turn to their first token, in seconds.
+        decode_s: From their first token to their last, in seconds.
     """
 
     running: int = 0
@@ -56,6 +60,10 @@ class EngineMetrics(msgspec.Struct, frozen=True):
     generation_tokens: int = 0
     preemptions: int = 0
     kv_tokens: int | None = None
+    timed: int = 0
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
 
 
 class Reply(msgspec.Struct, frozen=True):

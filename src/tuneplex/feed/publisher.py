@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import msgspec
 from tuneplex.feed.frames import FrameError, greeting, pack, read_frame, read_hello
 from tuneplex.feed.sockets import private_socket
 from tuneplex.identity import Access
+from tuneplex.log import get_logger
 from tuneplex.types import FleetView, GatewayReport, Leases, Turns
 
 __all__ = ["Publisher"]
@@ -77,7 +77,7 @@ class Publisher:
         try:
             await self._listen(reader, writer)
         except FrameError as error:
-            logging.getLogger(__name__).warning("a gateway was cut off: %s", error)
+            get_logger(__name__).warning("a gateway was cut off", error=error)
         finally:
             sending.cancel()
             last = self._reports.pop(writer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import msgspec
 
 from tuneplex.feed.frames import FrameError, greeting, pack, read_frame, read_hello
 from tuneplex.identity import Access
+from tuneplex.log import get_logger
 from tuneplex.types import FleetView, GatewayReport, Leases, Turns
 
 __all__ = ["Subscriber"]
@@ -91,7 +91,7 @@ class Subscriber:
                 self.connected.set()
                 await self._take_values(reader)
         except FrameError as error:
-            logging.getLogger(__name__).warning("control is not understood: %s", error)
+            get_logger(__name__).warning("control is not understood", error=error)
             return False
         else:
             return True

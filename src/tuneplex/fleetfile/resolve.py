@@ -23,6 +23,7 @@ from tuneplex.types import (
     GatewaySettings,
     Idempotency,
     Listen,
+    Logs,
     PoolSpec,
     Price,
     Retries,
@@ -82,6 +83,7 @@ def resolve(
         store=_store(file, env),
         limits=_limits(file, base),
         prices=_prices(file, base),
+        logs=Logs(file.logs.format, file.logs.level),
     )
 
 

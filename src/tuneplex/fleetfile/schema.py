@@ -21,6 +21,7 @@ __all__ = [
     "GatewaySection",
     "IdempotencySection",
     "LimitsSection",
+    "LogsSection",
     "PoolSection",
     "PriceSection",
     "PricesSection",
@@ -320,6 +321,17 @@ class StoreSection(Section):
     )
 
 
+class LogsSection(Section):
+    """What the fleet's own processes write to their logs. Engines write theirs in their own way."""
+
+    format: Literal["text", "json"] = Field(
+        default="text", description="`text` for people, or `json`: one object in each line."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least that is told: `debug`, `info`, `warning` or `error`."
+    )
+
+
 class FleetFile(Section):
     """A valid fleet file. Only `base` is needed."""
 
@@ -334,6 +346,7 @@ class FleetFile(Section):
     gateway: GatewaySection = Field(default=GatewaySection(), description="Where and how clients are served.")
     store: StoreSection = Field(default=StoreSection(), description="The database of tenants and keys.")
     prices: PricesSection | None = Field(default=None, description="What tokens cost, for limits in money.")
+    logs: LogsSection = Field(default=LogsSection(), description="What the fleet's own processes write.")
 
     _path: Path = PrivateAttr(Path())
     _places: Places = PrivateAttr(Places("", {}))

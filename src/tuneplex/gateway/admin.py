@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
@@ -12,10 +11,11 @@ from tuneplex.errors import HeadTooLarge, Unavailable, UpstreamError, UpstreamTi
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import STATUS_LINES
 from tuneplex.identity import Principal
+from tuneplex.log import get_logger
 
 __all__ = ["AdminCall", "AdminReply", "AdminSource", "admin_call", "ask_control", "reply_lines"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _PREFIX = "/admin"
 _SENT_ON = (b"accept", b"content-type")
@@ -91,14 +91,14 @@ async def ask_control(source: AdminSource | None, call: AdminCall) -> AdminReply
             raise ConnectionRefusedError("this gateway knows no control")
         reply = await source(call)
     except ConnectionError as error:
-        _log.warning("%s %s: control is away: %s", call.method, call.target, error)
+        _log.warning("control is away", method=call.method, target=call.target, error=error)
         raise Unavailable(
             "The fleet's control process does not answer.", code="control_away", retry_after_s=1
         ) from error
     except TimeoutError as error:
         raise UpstreamTimeout("The fleet's control process did not answer in time.", code="control_timeout") from error
     except OSError as error:
-        _log.warning("%s %s: control broke off: %s", call.method, call.target, error)
+        _log.warning("control broke off", method=call.method, target=call.target, error=error)
         words = "The fleet's control process broke off its answer: it may have done what it was asked, or not."
         raise UpstreamError(words, code="control_broke_off") from error
     if reply.status < _FIRST_FINAL or reply.status not in STATUS_LINES:

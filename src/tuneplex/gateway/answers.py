@@ -7,18 +7,17 @@ JSON is parsed there, except that of the one event with the usage.
 from __future__ import annotations
 
 import re
-import time
+from time import monotonic, time
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tuneplex.engines.meters import split_events
+from tuneplex.engines.meters import OPENS, split_events
 from tuneplex.engines.rename import StreamRenamer
 from tuneplex.engines.usage import Usage, UsageFinder, estimated_tokens, read_document
 from tuneplex.errors import ApiError
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import EVENT_STREAM, JSON, error_lines
-from tuneplex.gateway.scribe import PROGRESS_TOKENS
 from tuneplex.http import EventFramer, EventTooLargeError, UpstreamFault, end_of_events
 from tuneplex.policy import read_retry_after
 from tuneplex.types import Route
@@ -35,12 +34,14 @@ _BORDER = b"\n\n"
 _NEVER = b"\0\0"  # nothing that ends with it ends with a border
 _DONE = b"data: [DONE]\n\n"
 _ENDS = b"}\n\n"  # an event that was cut has none
+# What an event has that says who speaks, why a choice has ended, or what was used, and brings no token.
+_TOKENLESS = (b'"content":""', b'"text":""', b'"delta":{}', b'"choices":[]')
+_DELTA = b'.delta"'
 STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 _WHOLE_LIMIT = 1024 * 1024
 _ERROR_LIMIT = 64 * 1024
 _SEQUENCE = re.compile(rb'"sequence_number":\s*(\d{1,15})\b')
 _json = msgspec.json.Decoder(msgspec.Raw)
-_SOMETIMES = PROGRESS_TOKENS - 1  # the bits that are 0 so often
 _LONGEST_WAIT = 6  # digits of seconds
 
 
@@ -67,6 +68,7 @@ class StreamAnswer:
         "_exchange",
         "_framer",
         "_head",
+        "_mark",
         "_meter",
         "_over",
         "_reading",
@@ -92,6 +94,7 @@ class StreamAnswer:
         self._head = b""  # and with what they begin for the client
         self._framer = EventFramer()
         self._meter = reading.meter
+        self._mark = reading.gaps.mark
         if not self._exchange.spoken:
             self._exchange.start(200, EVENT_STREAM, STREAM_HEADERS)
 
@@ -107,11 +110,8 @@ class StreamAnswer:
         ):  # the usual case: one more event of one line
             rest = self._meter.between(data)
             if rest:
-                attempt = self._attempt
-                attempt.chunks = chunks = attempt.chunks + 1
+                self._mark(monotonic())
                 self._exchange.write(self._head, rest)
-                if not chunks & _SOMETIMES:
-                    attempt.relay.progressed()
                 return
         self._pass_on(data, done=done)
         if not done:
@@ -142,6 +142,8 @@ class StreamAnswer:
         if data:
             self._count()
             shown = self._rename(shown)
+            if self._brings_token(shown):
+                self._mark(monotonic())
             if shown and not done:
                 self._exchange.write(shown)
                 shown = b""
@@ -153,13 +155,17 @@ class StreamAnswer:
             return True
         return events.count(self._usual) != events.count(_ENDS) or events.count(_ENDS) != events.count(_BORDER)
 
+    def _brings_token(self, shown: bytes) -> bool:
+        """Whether a token is in what the client gets, as far as a search can tell."""
+        if self._typed:
+            return _DELTA in shown
+        return shown.count(OPENS) > sum(map(shown.count, _TOKENLESS))
+
     def _count(self) -> None:
         attempt = self._attempt
         attempt.chunks += 1
         if attempt.chunks == 1:
             attempt.relay.streams(attempt, self, self._reading)
-        elif not attempt.chunks & _SOMETIMES:
-            attempt.relay.progressed()
 
     def reply_failed(self, fault: UpstreamFault) -> None:
         """After the last event this is a normal end; before it, the client must learn of it."""
@@ -387,7 +393,7 @@ class ErrorAnswer:
         given = self._retry_after
         if given.isdigit() and len(given) <= _LONGEST_WAIT and error.retry_after_s is not None:
             error.retry_after_s = int(given)
-        retry_after_s = read_retry_after(given, time.time()) if given else None
+        retry_after_s = read_retry_after(given, time()) if given else None
         attempt.engine_failed(error, attempt.upstream.dialect.error_end(self._status, self._body), retry_after_s)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, TypedDict
 
@@ -19,6 +18,7 @@ from tuneplex.gateway.reading import reading_of
 from tuneplex.gateway.traces import trace_lines
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.http import Broken, Call, Unreachable, UpstreamFault
+from tuneplex.log import get_logger
 from tuneplex.policy import End, verdict
 from tuneplex.types import Timeouts
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempt"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _OK = 200
 _WELL = verdict(End.COMPLETE)
@@ -45,7 +45,7 @@ class Attempt:
 
     Attributes:
         route: By which route the replica is asked.
-        chunks: Pieces of the reply's body so far.
+        chunks: Pieces of the reply's body so far, without the usual events of a stream: `Gaps` has those.
         answers: The first part of an answer has come.
         over: `end` has been called.
         ended: How it has ended.
@@ -71,6 +71,7 @@ class Attempt:
     _fields: dict[str, msgspec.Raw] | None = None  # to ask once more without what the engine may refuse
     _asked_again = False
     _seen = 0
+    _heard: float | None = None
 
     def __init__(self, relay: Relay, upstream: Upstream, timeouts: Timeouts) -> None:
         self.relay = relay
@@ -261,7 +262,9 @@ class Attempt:
         self._fail(Unavailable("The engine is stopping.", code="engine_stopping", retry_after_s=1), End.STOPPED)
 
     def _warn(self, what: str) -> None:
-        _log.warning("request %s at %s: %s", self.exchange.request_id.decode(), self.upstream.replica.name, what)
+        request_id, replica = self.exchange.request_id.decode(), self.upstream.replica.name
+        adapter = self.asked.model.name
+        _log.warning("an engine fails a request", request_id=request_id, replica=replica, adapter=adapter, why=what)
 
     def _fail(self, error: ApiError, end: End, retry_after_s: float | None = None) -> None:
         if not self.over:
@@ -282,8 +285,10 @@ class Attempt:
 
     def tick(self, now: float) -> None:
         """Give up an engine that has been silent for too long; called several times a second."""
-        if self._seen != self.chunks or self.exchange.paused:
-            self._seen = self.chunks
+        reading = self.relay.reading
+        heard = reading.gaps.last if reading is not None and self.answers else None
+        if self._seen != self.chunks or self._heard != heard or self.exchange.paused:
+            self._seen, self._heard = self.chunks, heard
             self.since_s = now
             return
         limit_s = self._timeouts.between_chunks_s if self.chunks else self._timeouts.first_byte_s

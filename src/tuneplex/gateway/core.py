@@ -7,7 +7,6 @@ authenticate -> resolve -> eligible -> admit -> wait -> relay. Where tokens have
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 import re
@@ -48,11 +47,12 @@ from tuneplex.gateway.urgency import read_deadline, read_priority
 from tuneplex.gateway.waiting import Room, stopping
 from tuneplex.gateway.why import read_why, refuse_why
 from tuneplex.identity import Access, Grant, Principal
+from tuneplex.log import get_logger
 from tuneplex.types import FleetView, GatewayReport, GatewaySettings, Leases, Model, Replica, Route, Turns
 
 __all__ = ["Gateway"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _NOBODY = Principal("", "", scopes=(), grant=Grant(((),), base=False), isolated=True)
@@ -310,7 +310,7 @@ class Gateway:
 
     def failed(self, exchange: Exchange) -> None:
         """Answer a request at which we have failed ourselves, by the exception that was just caught."""
-        _log.exception("request %s failed", exchange.request_id.decode())
+        _log.exception("a request failed", request_id=exchange.request_id.decode())
         self.refuse(exchange, ApiError("The gateway failed at this request.", code="internal_error"))
 
     def refuse(self, exchange: Exchange, error: ApiError) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -42,12 +41,13 @@ from tuneplex.gateway.replies import (
 )
 from tuneplex.gateway.routes import Target
 from tuneplex.identity import Principal
+from tuneplex.log import get_logger
 from tuneplex.types import FleetView, Route
 from tuneplex.types import Idempotency as Limits
 
 __all__ = ["Host", "Idempotency"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -181,7 +181,8 @@ class Idempotency:
         try:
             found = await self._look(keyed, stale)
         except RepliesError as error:
-            _log.warning("request %s has a key, but the store fails: %s", exchange.request_id.decode(), error)
+            request_id = exchange.request_id.decode()
+            _log.warning("a request has a key, but the store fails", request_id=request_id, error=error)
             self._counters.unkept("failed")
             if not exchange.gone:
                 del exchange.headers[KEY]
@@ -321,7 +322,8 @@ class Idempotency:
         if error is None and not done.result():
             self._counters.unkept("full")
         elif error is not None:
-            _log.warning("the reply to %s could not be kept: %s", work.recording.request_id.decode(), error)
+            request_id = work.recording.request_id.decode()
+            _log.warning("a reply could not be kept", request_id=request_id, error=error)
             self._counters.unkept("failed")
             self._release(work.name, work.turn)
 
@@ -376,7 +378,7 @@ class Idempotency:
             while await self._in_thread(self._replies.sweep, self._wall(), self._limits):
                 pass
         except RepliesError as error:
-            _log.warning("the store of replies fails: %s", error)
+            _log.warning("the store of replies fails", error=error)
 
     def close(self) -> None:
         """Stop everything; what is complete is still put away."""

@@ -71,12 +71,14 @@ class Ledger:
         asked, exchange = relay.asked, relay.exchange
         tally = asked.tally
         tally.answered(exchange.status or _CLIENT_CLOSED)
-        tally.ended(outcome)
+        tally.ended(outcome, relay.pool)
         tally.duration_s.observe(relay.elapsed_s())
         tally.received += exchange.received
         tally.sent += exchange.sent
         if relay.used is not None:
-            tally.spent(relay.used)
+            tally.spent(relay.used, relay.pool)
+            if relay.reading is not None:
+                relay.reading.gaps.end(relay.used.completion)
         if asked.ticket is not None:
             asked.ticket.settle(*_spent(relay))
         self.scribe.closed(relay, outcome)

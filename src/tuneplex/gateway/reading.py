@@ -10,6 +10,7 @@ from tuneplex.engines.journal import Journal
 from tuneplex.engines.meters import HiddenUsage, Meter, ResponseUsage, ShownUsage
 from tuneplex.engines.rename import Renamer
 from tuneplex.engines.watching import Watch
+from tuneplex.gateway.gaps import Gaps
 from tuneplex.gateway.money import watch_of
 from tuneplex.types import Route
 
@@ -25,12 +26,14 @@ class Reading(msgspec.Struct):
     Attributes:
         meter: Sees every event, and decides what the client sees.
         renamer: Puts the client's name of the model in. It is the first replica's: its name stands in all events.
+        gaps: When its tokens went to the client.
         watch: Where a limit may end the stream: what it has used.
         journal: Where it can be continued: what has been sent of it.
     """
 
     meter: Meter
     renamer: Renamer
+    gaps: Gaps
     watch: Watch | None = None
     journal: Journal | None = None
 
@@ -47,7 +50,8 @@ def reading_of(attempt: Attempt) -> Reading:
         meter: Meter = ResponseUsage()
     else:
         meter = HiddenUsage(attempt.upstream.telling) if attempt.hides_usage else ShownUsage()
-    reading = Reading(meter, attempt.renamer())
+    gaps = Gaps(*attempt.relay.ledger.counters.between_tokens(asked.model.name))
+    reading = Reading(meter, attempt.renamer(), gaps)
     if asked.may_be_cut:
         reading.meter = reading.watch = watch_of(asked, attempt.aloud, meter)
     terms = attempt.relay.terms

@@ -22,13 +22,14 @@ from tuneplex.gateway.attempt import Attempt
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.ledger import Ledger
 from tuneplex.gateway.reading import Reading
-from tuneplex.gateway.scribe import PROGRESS_S
+from tuneplex.gateway.scribe import PROGRESS_S, PROGRESS_TOKENS
 from tuneplex.gateway.upstreams import Upstream
 from tuneplex.policy import End
 from tuneplex.types import GatewaySettings, Route
 
 if TYPE_CHECKING:
     from tuneplex.gateway.answers import LongAnswer, StreamAnswer, WholeAnswer
+    from tuneplex.gateway.gaps import Gaps
 
 __all__ = ["Host", "Loss", "Relay"]
 
@@ -115,6 +116,7 @@ class Relay:
         used: The tokens that it took; known once it is over.
         made: Attempts that were made.
         first_token_s: When the first event of its stream came, after the request.
+        pool: Of the replica that it was sent to last, or that has answered.
     """
 
     over = False
@@ -129,11 +131,13 @@ class Relay:
     tried: frozenset[str] = frozenset()
     spent: frozenset[str] = frozenset()
     used: Usage | None = None
+    pool = ""
     answer: StreamAnswer | WholeAnswer | LongAnswer | None = None
     made = 0
     first_token_s: float | None = None
     _prompt_bytes = 0
     _reached = 0
+    _told = 0
     _told_at = 0.0
 
     def __init__(self, ledger: Ledger, asked: Asked, host: Host) -> None:
@@ -173,6 +177,7 @@ class Relay:
             beside = self.ledger.outstanding[upstream.replica.name] - 1
             self.asked.why.began(attempt, beside, goes_on=self.begun)
         self.attempts.append(attempt)
+        self.pool = upstream.replica.pool
         self.tries += 1
         return attempt
 
@@ -197,6 +202,7 @@ class Relay:
             if other is not attempt:
                 self._end(other)
         self.attempts = [attempt]
+        self.pool = attempt.upstream.replica.pool
         self.answer = answer
         attempt.answers = True
         self._host.answers(attempt)
@@ -272,10 +278,6 @@ class Relay:
         ours = end is End.REFUSED and (self.continued or error.status >= _SERVER_ERRORS)
         self.give_up(error, Outcome.ENGINE_ERROR if ours else _OUTCOMES[end])
 
-    def progressed(self) -> None:
-        """More of its stream has come."""
-        self.ledger.scribe.progress(self)
-
     def elapsed_s(self) -> float:
         """Since the request came."""
         return time.monotonic() - self.exchange.started_s
@@ -300,6 +302,8 @@ class Relay:
 
     def tick(self, now: float) -> None:
         """Look after all that may take too long; called several times a second."""
+        if self.reading is not None:
+            self._progress(self.reading.gaps, now)
         if now >= self.asked.deadline:
             words = "The reply was not complete before the request's deadline."
             self.give_up(DeadlineExceeded(words, code=PASSED), Outcome.DEADLINE)
@@ -312,14 +316,18 @@ class Relay:
             return
         for attempt in tuple(self.attempts):
             attempt.tick(now)
-        if self.begun and now - self._told_at >= PROGRESS_S:
-            self._told_at = now
-            if self.reading is not None:
-                self.progressed()
         if hedge_s is not None and self._may_be_hedged:
             only = self.attempts[0]
             if not only.chunks and now - only.since_s >= hedge_s:
                 self._host.silent(self)
+
+    def _progress(self, gaps: Gaps, now: float) -> None:
+        """Write down how far its stream has come, if that is worth it."""
+        pieces = gaps.pieces
+        if pieces - self._told >= PROGRESS_TOKENS or (pieces > self._told and now - self._told_at >= PROGRESS_S):
+            self._told, self._told_at = pieces, now
+            self.ledger.scribe.progress(self)
+        gaps.trim()
 
     @property
     def _may_be_hedged(self) -> bool:

@@ -8,7 +8,6 @@ in the room: somebody reads it already. All that goes out has passed `policy.eli
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -29,12 +28,13 @@ from tuneplex.gateway.places import Places
 from tuneplex.gateway.relay import Relay
 from tuneplex.gateway.tokens import TokenCounter
 from tuneplex.gateway.upstreams import Upstreams
+from tuneplex.log import get_logger
 from tuneplex.policy import DEATHS, Budget, End, backoff_s
 from tuneplex.types import FleetView, GatewaySettings, Replica, ReplicaState, Retries, Route
 
 __all__ = ["Desk", "Returns"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _DISPATCHED_AT_ONCE = 16  # and no more, so that streams go on in between
 _LOOKED_AT_ONCE = 50
@@ -336,7 +336,7 @@ class Returns:
         except ApiError:
             relay.give_up_after(back.end, back.error)
         except Exception:  # noqa: BLE001 - the last resort: the others must have their turns
-            _log.exception("request %s could not be sent again", relay.exchange.request_id.decode())
+            _log.exception("a request could not be sent again", request_id=relay.exchange.request_id.decode())
             relay.give_up_after(back.end, back.error)
         return True
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PROGRESS_S", "PROGRESS_TOKENS", "Scribe", "Writes"]
 
-PROGRESS_TOKENS = 64  # of a stream, after which its progress is written down; a power of two
+PROGRESS_TOKENS = 64  # of a stream, after which its progress is written down, about ten times a second
 PROGRESS_S = 2.0  # and the longest time between
 _SESSIONS = ("prompt_cache_key", "safety_identifier", "user")
 _LONGEST_TRACE = 128

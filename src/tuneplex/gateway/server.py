@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import socket
 import time
 from collections.abc import Callable
@@ -15,10 +14,11 @@ import uvicorn
 
 from tuneplex.gateway.core import Gateway
 from tuneplex.gateway.protocol import ClientConnection, ConnectionLimits
+from tuneplex.log import get_logger
 
 __all__ = ["serve"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _TICK_S = 0.1
 _TICKS_PER_SWEEP = 10

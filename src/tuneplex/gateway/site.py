@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -17,11 +16,12 @@ from tuneplex.gateway.pages import known_model, model_card, model_list, readines
 from tuneplex.gateway.principals import Principals
 from tuneplex.gateway.routes import Page, Target
 from tuneplex.identity import Grant, Principal
+from tuneplex.log import get_logger
 from tuneplex.types import FleetView, GatewayReport
 
 __all__ = ["Host", "MetricsSource", "Site"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 MetricsSource = Callable[[], Awaitable[bytes]]
 
@@ -139,7 +139,7 @@ class Site:
             try:
                 return await self._metrics_source()
             except (OSError, TimeoutError, ValueError) as error:
-                _log.warning("no metrics from control: %s", error)
+                _log.warning("no metrics from control", error=error)
         return metrics.render([self._host.report()])
 
     def _later(self, exchange: Exchange, work: Awaitable[None]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import queue
 import threading
 import time
@@ -23,11 +22,12 @@ from tokenizers import Tokenizer
 
 from tuneplex.gateway.estimate import Estimate, Tally
 from tuneplex.gateway.prompts import Part, parts, size_of
+from tuneplex.log import get_logger
 from tuneplex.types import Route
 
 __all__ = ["Pending", "TokenCounter"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -268,7 +268,7 @@ def _load(path: str) -> Tokenizer | None:
     try:
         tokenizer = Tokenizer.from_file(path)
     except Exception as error:  # noqa: BLE001 - the library raises nothing more precise
-        _log.warning("tokens of prompts are estimated by their bytes: cannot read %s: %s", path, error)
+        _log.warning("tokens of prompts are estimated by their bytes", path=path, error=error)
         return None
     tokenizer.no_truncation()
     tokenizer.no_padding()

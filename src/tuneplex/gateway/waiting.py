@@ -257,6 +257,9 @@ class Room:
     def _give_up(self, asked: Asked) -> None:
         """No engine will hear of it."""
         self._out(asked)
+        waited_s = self._clock() - asked.since
+        if waited_s >= _NOTICED_S:  # who is refused on arrival has not waited
+            self._ledger.counters.waited(asked.model.name, waited_s)
         self._cancel(asked)
         if not self._waiters:  # else it is done when the queue is looked through
             self._places.settle()

@@ -33,8 +33,8 @@ def changes(old: FleetSpec, new: FleetSpec) -> tuple[Change, ...]:
 
     Adapters, aliases, limits, prices, gateway settings, the number of replicas, how long they drain and the tenants
     they are for change while everything runs (`live`). Other pool settings replace replicas one by one (`rolling`).
-    The fleet's name, its base, its store and where it listens need a `restart`. Where something was fetched from makes
-    no difference as long as it is the same thing.
+    The fleet's name, its base, its store, its logs and where it listens need a `restart`. Where something was fetched
+    from makes no difference as long as it is the same thing.
     """
     return tuple(_changes(_without_sources(old), _without_sources(new)))
 
@@ -48,7 +48,7 @@ def _without_sources(spec: FleetSpec) -> FleetSpec:
 def _changes(old: FleetSpec, new: FleetSpec) -> Iterator[Change]:
     if old.name != new.name:
         yield Change("name", "change", _RESTART, f"{old.name} -> {new.name}")
-    for what in ("base", "listen"):
+    for what in ("base", "listen", "logs"):
         if getattr(old, what) != getattr(new, what):
             yield Change(what, "change", _RESTART, _fields(getattr(old, what), getattr(new, what)))
     if old.store != new.store:  # its URL may hold a password

@@ -53,6 +53,8 @@ class Meters:
         self.first_token_s = _Histogram(_TTFT)
         self.inter_token_s = _Histogram(_ITL)
         self.queue_s = _Histogram(_LATENCY)
+        self.prefill_s = _Histogram(_LATENCY)
+        self.decode_s = _Histogram(_LATENCY)
         self.whole_s = _Histogram(_LATENCY)
 
     def page(self) -> str:
@@ -90,6 +92,8 @@ class Meters:
             ("time_to_first_token_seconds", self.first_token_s),
             ("inter_token_latency_seconds", self.inter_token_s),
             ("request_queue_time_seconds", self.queue_s),
+            ("request_prefill_time_seconds", self.prefill_s),
+            ("request_decode_time_seconds", self.decode_s),
             ("e2e_request_latency_seconds", self.whole_s),
         ):
             yield f"# TYPE vllm:{name} histogram"

@@ -122,12 +122,14 @@ class _Run:
         self._speakers = {choice: steps(tokenizer, ask, choice, weights) for choice in choices}
         self._meters = meters
         self._arrived = time.perf_counter()
+        self._turn = self._arrived
+        self._first: float | None = None
         self._last: float | None = None
 
     def admitted(self, prompt_tokens: int) -> None:
         """It has a seat now."""
         self._meters.prompt_tokens += prompt_tokens
-        self._meters.queue_s.add(time.perf_counter() - self._arrived)
+        self._turn = time.perf_counter()
 
     def steps(self) -> Iterator[tuple[int, Step]]:
         """One token of each choice in turn, until all have ended."""
@@ -141,6 +143,7 @@ class _Run:
         now = time.perf_counter()
         meter = self._meters.first_token_s if self._last is None else self._meters.inter_token_s
         meter.add(now - (self._arrived if self._last is None else self._last))
+        self._first = self._first or now
         self._last = now
         self._meters.generation_tokens += 1
         self.replies[choice].add(step)
@@ -152,3 +155,7 @@ class _Run:
     def end(self) -> None:
         """It is over, one way or another; vLLM does not count what its clients left."""
         self._meters.whole_s.add(time.perf_counter() - self._arrived)
+        if self._first is not None and self._last is not None:
+            self._meters.queue_s.add(self._turn - self._arrived)
+            self._meters.prefill_s.add(self._first - self._turn)
+            self._meters.decode_s.add(self._last - self._first)

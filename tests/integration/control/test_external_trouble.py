@@ -148,7 +148,7 @@ async def test_status_and_log_say_what_is_wrong(caplog: pytest.LogCaptureFixture
             await asyncio.sleep(1.2)  # two more looks
     lines = [line for line in (record.getMessage() for record in caplog.records) if "nothing listens" in line]
     assert len(lines) == 1
-    assert lines[0].startswith("far-0: no answer to GET /v1/models: ")
+    assert lines[0].startswith('does not answer replica=far-0 why="no answer to GET /v1/models: ')
 
 
 async def test_doctor_asks_external_engines(tmp_path: Path) -> None:

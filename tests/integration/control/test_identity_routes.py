@@ -265,9 +265,9 @@ async def test_the_log_tells_who_did_what(desk: Desk, caplog: pytest.LogCaptureF
     await desk.client.patch("/tenants/default", json={"base": False})
     lines = [record.getMessage() for record in caplog.records if record.name == "tuneplex.control.identity_routes"]
     assert lines == [
-        f"k1forged made key {made['key']['id']} of tenant default for use",
-        f"local revoked key {made['key']['id']} of tenant default",
-        'local changed tenant default {"base":false}',
+        f"made key {made['key']['id']} of tenant default for use actor=k1forged",
+        f"revoked key {made['key']['id']} of tenant default actor=local",
+        'changed tenant default {"base":false} actor=local',
     ]
     assert made["secret"] not in caplog.text
     assert digest(made["secret"]) not in caplog.text

@@ -718,6 +718,17 @@ async def test_the_room_is_on_the_metrics_page(narrow: Front, engine: FakeEngine
     assert 'tuneplex_waited_seconds_count{model="contacts"} 1.0' in page
 
 
+async def test_waiting_in_vain_is_on_the_metrics_page_too(narrow: Front, engine: FakeEngine) -> None:
+    """Who had no place in time has waited as well, and of who is answered it is told in which pool that was."""
+    first, record = await occupied(narrow, engine)
+    assert (await narrow.post(CHAT, chat(), x_tuneplex_deadline="300ms")).status == 504
+    record.release(10)
+    await first
+    page = (await narrow.get("/metrics")).body.decode()
+    assert 'tuneplex_waited_seconds_count{model="contacts"} 1.0' in page
+    assert 'outcome="complete",pool="default",route="chat/completions"} 1.0' in page
+
+
 async def test_a_route_that_nobody_will_offer_is_not_waited_for(narrow: Front) -> None:
     """Loading an adapter gives no engine a route that it has not."""
     change(narrow, routes=frozenset({Route.CHAT}), serves={"base": "base"}, awaited=frozenset(VERSIONS.values()))

@@ -205,7 +205,7 @@ def test_the_admin_api_over_http(pair: Fleet) -> None:
     assert call(pair, plain, path="/admin/tenants").status_code == 403
     assert call(pair, None, path="/admin/tenants").status_code == 401
     log = (pair.state.logs / "control.log").read_text()
-    assert f"{key} made tenant {name}" in log
+    assert f"made tenant {name} actor={key}" in log
     assert "somebody-else" not in log
 
 

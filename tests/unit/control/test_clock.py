@@ -33,7 +33,7 @@ def test_setting_the_clock_changes_nothing(jump: float, caplog: pytest.LogCaptur
     hands.pass_s(5)
     with caplog.at_level(logging.WARNING):
         assert (clock.now(), clock.ahead, clock.ahead) == (1_000_015.0, jump, jump)
-    assert [record.message for record in caplog.records] == [f"the system's clock was set by {jump:+.0f} s"]
+    assert [record.message for record in caplog.records] == [f"the system's clock was set by_s={jump:.0f}"]
 
 
 def test_small_corrections_are_not_told(caplog: pytest.LogCaptureFixture) -> None:

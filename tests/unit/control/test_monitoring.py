@@ -47,6 +47,8 @@ def series(there: Kinds) -> dict[str, frozenset[str]]:
     for name, kind in there.items():
         if kind.type == "histogram":
             found |= {f"{name}_sum": kind.labels, f"{name}_count": kind.labels, f"{name}_bucket": kind.labels | {"le"}}
+        elif kind.type == "summary":
+            found |= {f"{name}_sum": kind.labels, f"{name}_count": kind.labels}
         else:
             found[name] = kind.labels
     return found

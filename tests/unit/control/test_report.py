@@ -117,7 +117,7 @@ def test_the_page_adds_up_gateways_that_live_and_that_have_ended(
     """Counters and histograms are sums over all gateways there ever were; what runs is counted for the living."""
     nobody = GatewayReport(-1, 0, 0)
     ended = added(added(nobody, REPORT), REPORT)
-    figures = EngineMetrics(running=3, generation_tokens=77, kv_use=0.5)
+    figures = EngineMetrics(running=3, generation_tokens=77, kv_use=0.5, timed=4, queue_s=0.5, decode_s=6.0)
     situation = make_situation(make_spec(ONE), make_seen("default-0", POOL, ONE.id, metrics=figures))
     page = metrics_page(situation, [REPORT], ended).decode()
     labels = 'model="base",route="chat/completions"'
@@ -128,6 +128,9 @@ def test_the_page_adds_up_gateways_that_live_and_that_have_ended(
     assert 'tuneplex_outstanding_requests{replica="default-0"} 2.0' in page
     assert 'tuneplex_replica_running_requests{pool="default",replica="default-0"} 3.0' in page
     assert 'tuneplex_replica_generation_tokens_total{pool="default",replica="default-0"} 77.0' in page
+    assert 'tuneplex_replica_queue_seconds_count{pool="default",replica="default-0"} 4.0' in page
+    assert 'tuneplex_replica_queue_seconds_sum{pool="default",replica="default-0"} 0.5' in page
+    assert 'tuneplex_replica_decode_seconds_sum{pool="default",replica="default-0"} 6.0' in page
     assert 'tuneplex_replica_adapters{pool="default",replica="default-0"} 1.0' in page
 
 

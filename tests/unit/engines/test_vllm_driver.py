@@ -130,6 +130,18 @@ def test_the_figures_of_a_real_page() -> None:
     )
 
 
+def test_the_times_of_requests_that_have_ended() -> None:
+    """Of the histograms of queue, prefill and decode the sums are read, in seconds, and one count for all of them."""
+    page = "".join(
+        f'vllm:request_{part}_time_seconds_bucket{{engine="{core}",le="0.3"}} 1.0\n'
+        f'vllm:request_{part}_time_seconds_count{{engine="{core}"}} 2.0\n'
+        f'vllm:request_{part}_time_seconds_sum{{engine="{core}"}} {sum_s}\n'
+        for core in (0, 1)
+        for part, sum_s in (("queue", 0.5), ("prefill", 0.25), ("decode", 1.5))
+    )
+    assert read_metrics(page) == EngineMetrics(timed=4, queue_s=1.0, prefill_s=0.5, decode_s=3.0)
+
+
 def test_the_figures_of_several_engine_cores() -> None:
     """With data parallelism, counts add up and the use of the KV cache is the mean."""
     page = "".join(

@@ -33,6 +33,7 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "`gateway.idempotency`": schema.IdempotencySection,
     "`store`": schema.StoreSection,
     "`prices`": schema.PricesSection,
+    "`logs`": schema.LogsSection,
 }
 KEYS = [(title, key) for title, section in SECTIONS.items() for key in section.model_fields]
 

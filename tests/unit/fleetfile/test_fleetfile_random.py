@@ -65,6 +65,7 @@ files = st.fixed_dictionaries(
         "gateway": structures | st.dictionaries(st.sampled_from(KNOWN), structures, max_size=5),
         "engine": structures,
         "store": structures,
+        "logs": structures | st.dictionaries(st.sampled_from(["format", "level"]), scalars),
     },
 )
 quick = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -92,3 +92,52 @@ def test_two_events_in_one_piece_are_not_taken_for_one() -> None:
     events = [event(str(number), number=2 * number) for number in range(6)]
     got = served([*events[:3], b"".join(events[3:]), DONE])
     assert got.answered.body == b"".join(event(str(n), name="legal", number=2 * n) for n in range(6)) + DONE
+
+
+def of(choices: list[dict[str, Any]], **fields: object) -> bytes:
+    """One event with these choices."""
+    written = json.dumps({"id": "1", "model": NAME, "choices": choices, **fields}, separators=(",", ":"))
+    return b"data: " + written.encode() + b"\n\n"
+
+
+ROLE = of([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+STOP = of([{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}])
+USAGE = of([], usage={"prompt_tokens": 1, "completion_tokens": 4, "total_tokens": 5})
+TOKENS = [event(str(number)) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    "events, gaps",
+    [
+        ([ROLE, *TOKENS, STOP, USAGE, DONE], 3),
+        ([ROLE + TOKENS[0], *TOKENS[1:], STOP + USAGE + DONE], 3),
+        ([ROLE, TOKENS[0] + TOKENS[1], TOKENS[2] + TOKENS[3], STOP, DONE], 1),
+        ([ROLE, b": ping\n\n", *TOKENS, event("!", finish="length"), DONE], 4),
+        ([ROLE, TOKENS[0], STOP, USAGE, DONE], 0),
+        ([ROLE, STOP, DONE], 0),
+    ],
+)
+def test_gaps_are_between_pieces_that_bring_tokens(events: list[bytes], gaps: int) -> None:
+    """Who speaks, why it ended, what was used, and comments bring none; tokens that come together are one piece."""
+    got = served(events, {"stream_options": {"include_usage": True}})
+    assert got.outcomes == {"complete": 1}
+    assert got.gaps == gaps
+
+
+def test_gaps_of_responses_are_between_their_deltas() -> None:
+    """What else such a stream tells brings no token."""
+    said = [("created", ""), *[("output_text.delta", str(n)) for n in range(3)], ("output_text.done", "012")]
+    events = [
+        b"event: response.%b\ndata: %b\n\n"
+        % (kind.encode(), json.dumps({"type": f"response.{kind}", "x": text}).encode())
+        for kind, text in said
+    ]
+    end = (
+        b'event: response.completed\ndata: {"type":"response.completed","response":{"model":"'
+        + NAME.encode()
+        + b'"}}\n\n'
+    )
+    pieces = [b"%x\r\n%b\r\n" % (len(one), one) for one in (*events, end)]
+    got = exchange(Route.RESPONSES, {"stream": True, "input": "hi"}, [[HEAD + pieces[0], *pieces[1:], b"0\r\n\r\n"]])
+    assert got.outcomes == {"complete": 1}
+    assert got.gaps == 2

@@ -18,7 +18,8 @@ from tuneplex.records.audit.chain import START
 def directory(tmp_path: Path) -> Path:
     """A log of two tenants, some of whose events are lost."""
     with AuditLog(tmp_path, clock=Clock()) as log:
-        log.append([*events(1, 3), *events(5, 6, tenant="zeta")])
+        lost = AuditEvent(source="gateway-0", seq=4, at=NOW + 5, event="lost", count=1)
+        log.append([*events(1, 3), lost, *events(5, 6, tenant="zeta")])
     return tmp_path
 
 

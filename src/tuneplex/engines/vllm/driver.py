@@ -141,7 +141,7 @@ def read_metrics(page: str) -> EngineMetrics:
         raise EngineError(f"/metrics is not a Prometheus page: {error}") from error
     totals["vllm:kv_cache_usage_perc"] /= max(cores, 1)
     figures = {field: totals[name] for name, field in _METRICS.items()}
-    whole = {field: value if field == "kv_use" else int(value) for field, value in figures.items()}
+    whole = {field: value if field in _PARTS else int(value) for field, value in figures.items()}
     # Each core has a cache of its own, and a request goes to any of them: what fits the largest can be answered.
     return EngineMetrics(**whole, kv_tokens=max(filter(None, capacities), default=None))  # type: ignore[arg-type]
 
@@ -163,7 +163,13 @@ _METRICS = {
     "vllm:prompt_tokens_total": "prompt_tokens",
     "vllm:generation_tokens_total": "generation_tokens",
     "vllm:num_preemptions_total": "preemptions",
+    # Of these three histograms the sums will do, and one count, for vLLM fills all of them when a request ends.
+    "vllm:request_queue_time_seconds_count": "timed",
+    "vllm:request_queue_time_seconds_sum": "queue_s",
+    "vllm:request_prefill_time_seconds_sum": "prefill_s",
+    "vllm:request_decode_time_seconds_sum": "decode_s",
 }
+_PARTS = {"kv_use", "queue_s", "prefill_s", "decode_s"}  # these are no whole numbers
 
 
 async def _with_plugin(python: str, env: Mapping[str, str]) -> dict[str, str]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterable, Mapping
 
 from tuneplex.errors import EngineError
+from tuneplex.log import get_logger
 
 __all__ = ["OURS", "VARIABLE", "installed", "with_ours"]
 
@@ -51,7 +51,7 @@ async def installed(python: str, env: Mapping[str, str]) -> frozenset[str]:
             answer = await _answer(python, env)
     except (OSError, EngineError) as error:
         why = str(error) or "no answer in time"
-        logging.getLogger(__name__).warning("%s does not say which plugins of vLLM it has: %s", python, why)
+        get_logger(__name__).warning("does not say which plugins of vLLM it has", python=python, why=why)
         return frozenset()
     return frozenset(answer.split()) - _ASKS_TO_BE_NAMED
 
