@@ -102,6 +102,7 @@ CATALOGUE: dict[str, Family] = {
             "Requests with an idempotency key that got the reply to an earlier one.",
             ("source",),
         ),
+        Family("tuneplex_journal_lost_total", "Entries of the journal that could not be written."),
         Family("tuneplex_unkept_total", "Replies to requests with an idempotency key that were not kept.", ("reason",)),
     )
 }

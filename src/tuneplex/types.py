@@ -436,6 +436,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
         name: As people know it, also in the name of its log. One that takes another one's place takes its name, too.
         stage: What it does.
         sharing: Among how many limits are shared, as far as it knows; 0 if it does not say.
+        unrecorded: Why it cannot write down now what becomes of requests; empty while it can.
     """
 
     gateway: int
@@ -455,6 +456,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
     name: str = ""
     stage: Stage = Stage.SERVING
     sharing: int = 0
+    unrecorded: str = ""
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -718,6 +720,7 @@ class Status(msgspec.Struct, frozen=True):
         ready: At least one gateway and, in each pool, one replica can answer, with all adapters it should have.
         started: Unix time of the supervisor's start, seconds.
         store: Why tenants and keys cannot be changed now, for people; empty when they can.
+        records: What usage or the audit log lack now, and why, for people; empty when they lack nothing.
     """
 
     name: str
@@ -730,3 +733,4 @@ class Status(msgspec.Struct, frozen=True):
     adapters: tuple[AdapterStatus, ...] = ()
     aliases: dict[str, str] = {}
     store: str = ""
+    records: str = ""

@@ -16,7 +16,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -26,22 +26,9 @@ from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.logs import log_as
 from tuneplex.app.state import StateDir
 from tuneplex.app.trial import Trial
-from tuneplex.control import (
-    Auditing,
-    Auditor,
-    Bookkeeper,
-    Controller,
-    Dividing,
-    Holds,
-    Journals,
-    Leasing,
-    Registry,
-    Tally,
-    admin_app,
-)
+from tuneplex.control import Controller, Dividing, Holds, Leasing, Recording, Registry, Tally, admin_app
 from tuneplex.errors import TuneplexError
 from tuneplex.feed.sockets import private_socket
-from tuneplex.journal import Finished
 from tuneplex.launchers.external import ExternalLauncher
 from tuneplex.launchers.local import LocalLauncher, inheritable
 from tuneplex.launchers.machine import survey
@@ -99,19 +86,17 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
     registry = _registry(state, controller)
     info = state.supervisor()
     leasing = Leasing(controller, registry, fleet_started=info.started if info else 0.0)
-    auditor = Auditor(state.audit, base=lambda: controller.spec.base.name, settings=Auditing)
-    journals = Journals(state.journal, [Bookkeeper(_keeping(controller, registry)), auditor])
+    recording = Recording(state.journal, state.audit, controller, registry)
     async with (
         controller.publisher.listening(state.feed_socket),
-        _admin(controller, registry, leasing, state, auditor),
+        _admin(controller, registry, leasing, state, recording),
         asyncio.TaskGroup() as group,
     ):
         runs = (
             controller.run(),
             registry.run(),
             Dividing(controller, registry).run(),
-            journals.run(),
-            auditor.run(),
+            recording.run(),
             end_when_hanging(_PATIENCE_S),
             _tell(controller, trial),
         )
@@ -150,14 +135,6 @@ def _controller(state: StateDir, spawner: Spawner, env: Mapping[str, str]) -> Co
     )
 
 
-def _keeping(controller: Controller, registry: Registry) -> Callable[[Sequence[Finished]], Awaitable[None]]:
-    async def keep(finished: Sequence[Finished]) -> None:
-        fleet = controller.spec.name
-        await registry.read(lambda store: store.keep_requests(fleet, finished))
-
-    return keep
-
-
 def _registry(state: StateDir, controller: Controller) -> Registry:
     return Registry(
         Store(state.store_url(controller.spec)),
@@ -169,10 +146,10 @@ def _registry(state: StateDir, controller: Controller) -> Registry:
 
 @contextlib.asynccontextmanager
 async def _admin(
-    controller: Controller, registry: Registry, leasing: Leasing, state: StateDir, auditor: Auditor
+    controller: Controller, registry: Registry, leasing: Leasing, state: StateDir, recording: Recording
 ) -> AsyncIterator[None]:
     """Serve the admin API for as long as the block runs."""
-    app = admin_app(controller, registry, leasing, state.write_spec, auditor)
+    app = admin_app(controller, registry, leasing, state.write_spec, recording)
     config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, ws="none")
     server = _Server(config)
     with private_socket(state.admin_socket) as listener:

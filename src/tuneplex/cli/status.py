@@ -92,7 +92,7 @@ def _picture(state: StateDir) -> RenderableType:
 
 def _notices(status: Status) -> tuple[tuple[str, str], ...]:
     """What is unusual about the fleet, a line each, with its style."""
-    store = ((status.store, "yellow"),) if status.store else ()
+    store = tuple((words, "yellow") for words in (status.store, status.records) if words)
     waiting = ((line, "yellow") for line in render.waiting(status))
     replaced = ((line, "magenta") for line in render.replaced(status))
     return (*((line, "") for line in render.reserved(status)), *replaced, *waiting, *store)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tuneplex.control.holds import Holds
     from tuneplex.control.journals import Journals
     from tuneplex.control.leasing import Leasing
+    from tuneplex.control.recording import Recording
     from tuneplex.control.registry import Registry
     from tuneplex.control.tally import Tally
     from tuneplex.control.turns import Dividing
@@ -26,6 +27,7 @@ __all__ = [
     "Holds",
     "Journals",
     "Leasing",
+    "Recording",
     "Registry",
     "Tally",
     "admin_app",
@@ -40,6 +42,7 @@ _HOMES = {
     "Holds": "holds",
     "Journals": "journals",
     "Leasing": "leasing",
+    "Recording": "recording",
     "Registry": "registry",
     "Tally": "tally",
     "admin_app": "admin",

@@ -11,13 +11,13 @@ from starlette.applications import Starlette
 
 from tuneplex import __version__
 from tuneplex.control.audit_routes import audit_operations, noted_by
-from tuneplex.control.auditor import Auditor
 from tuneplex.control.bodies import Amount, LimitUse
 from tuneplex.control.controller import Controller
 from tuneplex.control.identity_routes import identity_operations
 from tuneplex.control.leasing import Leasing
 from tuneplex.control.openapi import document
 from tuneplex.control.operations import LOCAL_ACTOR, Call, Conflict, Operation, Query, handlers, not_kept, routes
+from tuneplex.control.recording import Recording
 from tuneplex.control.registry import Registry
 from tuneplex.control.replica_routes import replica_operations
 from tuneplex.engines.driver import KINDS
@@ -36,7 +36,7 @@ def admin_app(
     registry: Registry,
     leasing: Leasing,
     save: Callable[[FleetSpec], None],
-    auditor: Auditor | None = None,
+    records: Recording | None = None,
 ) -> Starlette:
     """The admin API; `GET /openapi.json` describes it.
 
@@ -45,12 +45,12 @@ def admin_app(
         registry: Tenants and keys.
         leasing: What is used of limits.
         save: Keeps an applied spec for the next start.
-        auditor: Writes down who changes what.
+        records: Usage and the audit log.
     """
     app = Starlette(
         routes=routes(
-            admin_operations(controller, registry, leasing, save, auditor),
-            None if auditor is None else noted_by(auditor),
+            admin_operations(controller, registry, leasing, save, records),
+            None if records is None else noted_by(records.auditor),
         ),
         exception_handlers=handlers(),
     )
@@ -63,7 +63,7 @@ def admin_operations(
     registry: Registry,
     leasing: Leasing,
     save: Callable[[FleetSpec], None],
-    auditor: Auditor | None = None,
+    records: Recording | None = None,
 ) -> tuple[Operation, ...]:
     """All operations of the admin API; see `admin_app` for the arguments."""
 
@@ -71,10 +71,10 @@ def admin_operations(
         return leasing.uses()
 
     operations = (
-        *_fleet_operations(controller, registry, leasing, save),
+        *_fleet_operations(controller, registry, leasing, save, _trouble(controller, records)),
         *replica_operations(controller),
         *identity_operations(registry, lambda: _currency(controller.spec)),
-        *audit_operations(auditor),
+        *audit_operations(None if records is None else records.auditor),
         Operation("GET", "/limits", "listLimits", "All tenants, keys and models that have limits, and what they have "
                   "used of them.", limits, answer=tuple[LimitUse, ...], errors=(400,)),
     )  # fmt: skip
@@ -88,11 +88,26 @@ def admin_operations(
     return (*operations, itself)
 
 
+def _trouble(controller: Controller, records: Recording | None) -> Callable[[], str]:
+    """What records lack, in words for people."""
+
+    def unrecorded() -> str:
+        gateways = {report.name: report.unrecorded for report in controller.publisher.reports if report.unrecorded}
+        words = [f"{name} cannot write its journal: {why}" for name, why in gateways.items()]
+        return "; ".join([*words, *filter(None, [records.journals.trouble if records is not None else ""])])
+
+    return unrecorded
+
+
 def _fleet_operations(
-    controller: Controller, registry: Registry, leasing: Leasing, save: Callable[[FleetSpec], None]
+    controller: Controller,
+    registry: Registry,
+    leasing: Leasing,
+    save: Callable[[FleetSpec], None],
+    unrecorded: Callable[[], str],
 ) -> tuple[Operation, ...]:
     async def status(_call: Call) -> Status:
-        return msgspec.structs.replace(controller.status(), store=registry.trouble(time.time()))
+        return msgspec.structs.replace(controller.status(), store=registry.trouble(time.time()), records=unrecorded())
 
     async def metrics(_call: Call) -> bytes:
         return controller.metrics()

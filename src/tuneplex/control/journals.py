@@ -62,6 +62,13 @@ class Journals:
             for reading in self._readings:
                 group.create_task(self._follow(reading))
 
+    @property
+    def trouble(self) -> str:
+        """Who has to wait, and why, in words for people; empty if nobody does."""
+        return "; ".join(
+            f"{reading.name} has to wait: {reading.trouble}" for reading in self._readings if reading.trouble
+        )
+
     async def settle(self) -> None:
         """Take and keep all that has been written up to now."""
         for reading in self._readings:
@@ -97,8 +104,13 @@ class _Reading:
         self._taker = taker
         self._followers: dict[str, Follower] = {}
         self._owed = False
-        self._trouble = ""
+        self.trouble = ""
         self.done: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """Whose it is."""
+        return self._taker.name
 
     def finished(self, name: str) -> set[Path]:
         """The files of a journal that it does not need any more."""
@@ -141,11 +153,11 @@ class _Reading:
                 self._owed = False
 
     def _note(self, trouble: str) -> None:
-        if trouble and not self._trouble:
+        if trouble and not self.trouble:
             _log.warning("journals have to wait", taker=self._taker.name, why=trouble)
-        elif self._trouble and not trouble:
+        elif self.trouble and not trouble:
             _log.info("journals go on", taker=self._taker.name)
-        self._trouble = trouble
+        self.trouble = trouble
 
     def _tell(self, follower: Follower) -> None:
         for words in follower.damages:

@@ -192,6 +192,7 @@ class Gateway:
     def report(self) -> GatewayReport:
         """What control wants to know each second."""
         used, held = self._admission.report(self._clock(), self._wall())
+        self.ledger.counters.unrecorded(self.ledger.scribe.lost)
         return GatewayReport(
             gateway=self.index,
             pid=os.getpid(),
@@ -207,6 +208,7 @@ class Gateway:
             closing=self._places.slots.closing,
             waiting=len(self._room) + len(self._returns),
             shut=self._health.states(),
+            unrecorded=self.ledger.scribe.trouble,
         )
 
     def tick(self, now: float) -> None:

@@ -149,6 +149,10 @@ class Counters:
         """A request with a key got the reply to an earlier one: `running` here, `elsewhere`, or `stored`."""
         self._count("tuneplex_replayed_total", source)
 
+    def unrecorded(self, entries: int) -> None:
+        """As many entries of the journal could not be written since the start."""
+        self._events["tuneplex_journal_lost_total"] = {(): entries}
+
     def unkept(self, reason: str) -> None:
         """A reply to a request with a key was not kept: the store is `full`, or has `failed`."""
         self._count("tuneplex_unkept_total", reason)

@@ -29,7 +29,15 @@ _NOBODY_S = 1.0
 
 
 class Writes(Protocol):
-    """Where it is written; `journal.Journal` is the real one."""
+    """Where it is written; `journal.Journal` is the real one.
+
+    Attributes:
+        lost: Entries that could not be written.
+        trouble: Why entries cannot be written now; empty while they can.
+    """
+
+    lost: int
+    trouble: str
 
     def write(self, entry: Entry) -> bool:
         """Write it; False if it is lost."""
@@ -162,6 +170,16 @@ class Scribe:
             return None
         journal.when_durable(then)
         return partial(journal.forget, then)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be written down now; empty while it can, or nobody wants to know."""
+        return self._journal.trouble if self._journal is not None else ""
+
+    @property
+    def lost(self) -> int:
+        """Entries that could not be written."""
+        return self._journal.lost if self._journal is not None else 0
 
     def tick(self) -> None:
         """Write down what was put together, and what could not be; called several times a second."""

@@ -1,0 +1,47 @@
+"""Usage and the audit log: what control makes of the gateways' journals, and what keeps it going."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from tuneplex.control.auditor import Auditing, Auditor
+from tuneplex.control.bookkeeper import Bookkeeper
+from tuneplex.control.controller import Controller
+from tuneplex.control.journals import Journals
+from tuneplex.control.registry import Registry
+from tuneplex.journal import Finished
+
+__all__ = ["Recording"]
+
+
+class Recording:
+    """Keeps both for a fleet.
+
+    Args:
+        journal: Where the gateways' journals lie.
+        audit: Where the audit log lies.
+        controller: Knows the fleet.
+        registry: Has the store.
+
+    Attributes:
+        auditor: Writes the audit log.
+        journals: Reads the journals.
+    """
+
+    def __init__(self, journal: Path, audit: Path, controller: Controller, registry: Registry) -> None:
+        self._controller = controller
+        self._registry = registry
+        self.auditor = Auditor(audit, base=lambda: controller.spec.base.name, settings=Auditing)
+        self.journals = Journals(journal, [Bookkeeper(self._keep), self.auditor])
+
+    async def run(self) -> None:
+        """Go on until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.journals.run())
+            group.create_task(self.auditor.run())
+
+    async def _keep(self, finished: Sequence[Finished]) -> None:
+        fleet = self._controller.spec.name
+        await self._registry.read(lambda store: store.keep_requests(fleet, finished))
