@@ -424,6 +424,7 @@ def tenants_create(
     isolated: use.Isolated = None,
     cache_group: use.CacheGroup = None,
     weight: use.Weight = None,
+    records: use.Records = None,
     requests_per_minute: use.RequestsPerMinute = None,
     tokens_per_minute: use.TokensPerMinute = None,
     tokens_per_day: use.TokensPerDay = None,
@@ -455,7 +456,8 @@ def tenants_create(
         },
         cut_streams=cut_streams,
     )
-    wanted = command.wanted(models, isolated=isolated, cache_group=cache_group, weight=weight, limits=numbers)
+    more = command.more(isolated=isolated, cache_group=cache_group, weight=weight, records=records)
+    wanted = command.wanted(models, more, limits=numbers)
     return command.create(locate.running_fleet(state_dir, fleet), name, wanted, as_json=json)
 
 
@@ -481,6 +483,7 @@ def tenants_set(
     isolated: use.Isolated = None,
     cache_group: use.CacheGroup = None,
     weight: use.Weight = None,
+    records: use.Records = None,
     requests_per_minute: use.RequestsPerMinute = None,
     tokens_per_minute: use.TokensPerMinute = None,
     tokens_per_day: use.TokensPerDay = None,
@@ -512,7 +515,8 @@ def tenants_set(
         },
         cut_streams=cut_streams,
     )
-    wanted = command.wanted(models, isolated=isolated, cache_group=cache_group, weight=weight, limits=numbers)
+    more = command.more(isolated=isolated, cache_group=cache_group, weight=weight, records=records)
+    wanted = command.wanted(models, more, limits=numbers)
     return command.change(locate.running_fleet(state_dir, fleet), name, wanted, as_json=json)
 
 

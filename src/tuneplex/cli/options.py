@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -59,6 +60,8 @@ __all__ = [
     "Process",
     "Prompt",
     "PublicKey",
+    "Recording",
+    "Records",
     "Replace",
     "Replica",
     "RequestsPerMinute",
@@ -82,6 +85,14 @@ __all__ = [
     "Why",
     "Yes",
 ]
+
+
+class Recording(StrEnum):
+    """Whether a tenant's requests need an entry in the journal before they go anywhere."""
+
+    REQUIRED = "required"
+    BEST_EFFORT = "best-effort"
+
 
 Fleet = Annotated[Path, typer.Argument(metavar="FLEET", help="The fleet file.")]
 OptionalFleet = Annotated[Path | None, typer.Argument(metavar="[FLEET]", help="A fleet file to check for.")]
@@ -208,6 +219,10 @@ CutStreams = Annotated[
 Weight = Annotated[
     int | None,
     typer.Option("--weight", metavar="N", min=1, max=1000, help="Its share when requests have to wait; 1 at first."),
+]
+Records = Annotated[
+    Recording | None,
+    typer.Option("--records", help="Whether a request is refused unless its entry is on the disk first."),
 ]
 Scopes = Annotated[
     list[Scope] | None,

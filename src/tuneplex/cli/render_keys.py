@@ -22,7 +22,7 @@ _STATE_STYLES = {KeyState.ACTIVE: "green", KeyState.EXPIRED: "yellow", KeyState.
 def tenants(found: Iterable[TenantInfo], active: Mapping[str, int]) -> Sheet:
     """One row for each tenant, with how many of its keys are active."""
     return Sheet(
-        columns=("TENANT", "MODELS", "POOLS", "CACHE", "LIMITS", "WEIGHT", "KEYS", "STATE"),
+        columns=("TENANT", "MODELS", "POOLS", "CACHE", "LIMITS", "WEIGHT", "RECORDS", "KEYS", "STATE"),
         rows=tuple(_tenant_row(one, active.get(one.name, 0)) for one in found),
         empty="no tenants",
         right=frozenset({"WEIGHT", "KEYS"}),
@@ -38,6 +38,7 @@ def _tenant_row(found: TenantInfo, active: int) -> tuple[Cell, ...]:
         Cell(found.cache_group),
         Cell(limits(found.limits)),
         Cell(str(found.weight)),
+        Cell("required" if found.recorded else ""),
         Cell(str(active)),
         Cell("disabled", "red") if found.disabled else Cell("active", "green"),
     )
@@ -53,6 +54,7 @@ def tenant(found: TenantInfo) -> Sheet:
         ("prefix cache", group),
         ("limits", limits(found.limits) or "none"),
         ("weight", f"{found.weight}, when requests have to wait"),
+        ("records", "required, before a request goes anywhere" if found.recorded else "best effort"),
         ("state", "disabled: none of its keys opens anything" if found.disabled else "active"),
         ("created", moment(found.created)),
     )

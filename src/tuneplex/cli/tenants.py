@@ -12,12 +12,13 @@ import msgspec
 from tuneplex.app.state import StateDir
 from tuneplex.cli import render_keys as render
 from tuneplex.cli.admin import Admin
+from tuneplex.cli.options import Recording
 from tuneplex.cli.terminal import Terminal
 from tuneplex.control.bodies import LimitsWish, Name, Pattern, TenantChange, TenantInfo, TenantWish
 from tuneplex.errors import UserError
 from tuneplex.identity import DEFAULT_TENANT
 
-__all__ = ["agreed", "change", "checked", "create", "listing", "models", "remove", "show", "switch", "wanted"]
+__all__ = ["agreed", "change", "checked", "create", "listing", "models", "more", "remove", "show", "switch", "wanted"]
 
 _NAME_HINT = "small letters, digits, '.', '_' and '-'; a letter or digit first, 63 characters at most"
 
@@ -155,24 +156,25 @@ def checked(name: str, what: str) -> str:
         raise UserError(f"{what}: {name!r} is not a name", hint=_NAME_HINT) from None
 
 
-def wanted(
-    models: Mapping[str, Any],
-    *,
-    isolated: bool | None,
-    cache_group: str | None,
-    limits: LimitsWish,
-    weight: int | None = None,
-) -> TenantChange:
-    """What the options say about a tenant; what was not given is not set.
+def wanted(models: Mapping[str, Any], more: Mapping[str, Any], *, limits: LimitsWish) -> TenantChange:
+    """What the options say about a tenant; what was not given is not set."""
+    numbers: dict[str, Any] = {} if limits == LimitsWish() else {"limits": limits}
+    return TenantChange(**models, **more, **numbers)
+
+
+def more(
+    *, isolated: bool | None, cache_group: str | None, weight: int | None, records: Recording | None
+) -> dict[str, Any]:
+    """What the options say about a tenant beside models and limits; what was not given is not in it.
 
     Raises:
         UserError: The group's name is none.
     """
     if cache_group:
         checked(cache_group, "--cache-group")
-    numbers = None if limits == LimitsWish() else limits
-    given: dict[str, Any] = {"isolated": isolated, "cache_group": cache_group, "weight": weight, "limits": numbers}
-    return TenantChange(**models, **{name: value for name, value in given.items() if value is not None})
+    recorded = None if records is None else records is Recording.REQUIRED
+    given = {"isolated": isolated, "cache_group": cache_group, "weight": weight, "recorded": recorded}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def models(adapters: Sequence[str] | None, *, none: bool, base: bool | None) -> dict[str, Any]:

@@ -85,6 +85,7 @@ class TenantWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_group: Name | None = None
     limits: LimitsWish = LimitsWish()
     weight: Weight = 1
+    recorded: bool = False
 
 
 class TenantChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -97,6 +98,7 @@ class TenantChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     disabled: bool | msgspec.UnsetType = msgspec.UNSET
     limits: LimitsWish | msgspec.UnsetType = msgspec.UNSET
     weight: Weight | msgspec.UnsetType = msgspec.UNSET
+    recorded: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class TenantInfo(msgspec.Struct, frozen=True):
@@ -112,6 +114,7 @@ class TenantInfo(msgspec.Struct, frozen=True):
         created: Unix time, seconds.
         limits: Of all its keys together.
         weight: When requests have to wait, its share is to those of the others as the weights are.
+        recorded: Its requests are refused unless it is on the disk first that they are let in.
     """
 
     name: str
@@ -123,6 +126,7 @@ class TenantInfo(msgspec.Struct, frozen=True):
     created: int = 0
     limits: LimitsInfo = LimitsInfo()
     weight: int = 1
+    recorded: bool = False
 
     @classmethod
     def of(cls, tenant: Tenant, currency: str) -> TenantInfo:

@@ -77,6 +77,7 @@ def new_tenant(wish: TenantWish, now: int, currency: str = "") -> Tenant:
         created=now,
         limits=_limits(Limits(), wish.limits, currency),
         weight=wish.weight,
+        recorded=wish.recorded,
     )
 
 

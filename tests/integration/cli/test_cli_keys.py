@@ -337,6 +337,20 @@ def test_money_and_weights_are_set_and_shown(running: CommandLine) -> None:
     assert refusal(running, "tenants", "set", "payer", "--weight", "0")[0] == 2
 
 
+def test_records_are_required_of_a_tenant(running: CommandLine) -> None:
+    """A tenant whose records are required is listed as such and is answered, until they are not required again."""
+    assert running.run("tenants", "create", "strict", "--records", "required").returncode == 0
+    secret = made(running, "--tenant", "strict")
+    assert asked(running, "contacts", secret) == 0
+    rows = [line.split() for line in running.run("tenants", "list").stdout.splitlines() if line.startswith("strict")]
+    assert "required" in rows[0]
+    shown = running.run("tenants", "show", "strict").stdout
+    assert re.search(r"^records +required, before a request goes anywhere$", shown, re.MULTILINE)
+    done = running.run("tenants", "set", "strict", "--records", "best-effort", "--json")
+    assert json.loads(done.stdout)["recorded"] is False
+    assert refusal(running, "tenants", "set", "strict", "--records", "maybe")[0] == 2
+
+
 def test_wrong_limits_change_nothing(running: CommandLine) -> None:
     """A limit that is no number, and a change of nothing, are refused before anybody is asked."""
     code, error, hint = refusal(running, "tenants", "set", "default", "--concurrent", "0")

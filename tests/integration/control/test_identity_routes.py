@@ -181,6 +181,17 @@ async def test_money_that_makes_no_sense(desk: Desk) -> None:
     assert desk.published[-1].tenants[0].limits == Limits()
 
 
+async def test_records_that_are_required(desk: Desk) -> None:
+    """A tenant's records are as good as can be until they are required, and gateways hear of it at once."""
+    made = (await desk.client.post("/tenants", json={"name": "acme"})).json()
+    assert made["recorded"] is False
+    assert (await desk.client.patch("/tenants/acme", json={"recorded": True})).json() == {**made, "recorded": True}
+    assert desk.published[-1].tenants[0].recorded
+    assert problem(await desk.client.patch("/tenants/acme", json={"recorded": "yes"}), 400)[0] == "recorded"
+    strict = await desk.client.post("/tenants", json={"name": "strict", "recorded": True})
+    assert strict.json()["recorded"] is True
+
+
 async def test_weights(desk: Desk) -> None:
     """A tenant weighs 1 until it is told otherwise; a weight of nothing, or of too much, is refused."""
     made = (await desk.client.post("/tenants", json={"name": "acme"})).json()

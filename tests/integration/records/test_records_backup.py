@@ -39,6 +39,7 @@ tenants = st.builds(
     created=st.integers(0, 2**62),
     limits=limits,
     weight=st.integers(1, 1000),
+    recorded=st.booleans(),
 )
 keys = st.builds(
     Key,
@@ -59,7 +60,7 @@ keys = st.builds(
 
 def filled(store: Store) -> Store:
     """The store, with a tenant and three keys."""
-    store.add_tenant(Tenant("acme", adapters=("a*", "ü"), cache_group="g", created=5, weight=7))
+    store.add_tenant(Tenant("acme", adapters=("a*", "ü"), cache_group="g", created=5, weight=7, recorded=True))
     old, new = mint("acme", 5, label="old")[0], mint("acme", 6, expires=99, scopes=(Scope.USE, Scope.ADMIN))[0]
     store.add_key(old)
     store.add_key(replace(new, replaces=old.id), ends=(old.id, 50))

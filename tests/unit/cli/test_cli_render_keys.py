@@ -90,12 +90,18 @@ def test_one_key_is_shown_with_all_that_is_known() -> None:
 def test_tenants_are_listed_with_their_keys_and_what_is_special() -> None:
     """Only what differs from the usual is written into the columns for pools, caches and limits."""
     special = TenantInfo(
-        "eu", isolated=True, cache_group="europe", disabled=True, limits=LimitsInfo(concurrent=5), weight=3
+        "eu",
+        isolated=True,
+        cache_group="europe",
+        disabled=True,
+        limits=LimitsInfo(concurrent=5),
+        weight=3,
+        recorded=True,
     )
     sheet = render.tenants([TenantInfo("default"), special], {"eu": 3})
     assert [[cell.text for cell in row] for row in sheet.rows] == [
-        ["default", "all", "", "", "", "1", "0", "active"],
-        ["eu", "all", "reserved", "europe", "5 at a time", "3", "3", "disabled"],
+        ["default", "all", "", "", "", "1", "", "0", "active"],
+        ["eu", "all", "reserved", "europe", "5 at a time", "3", "required", "3", "disabled"],
     ]
 
 
