@@ -106,6 +106,12 @@ TARGETS = (
         _tuneplex("uvloop", "--limits", "--places", "16"),
         _RENAMED,
     ),
+    Target(
+        "tuneplex-records",
+        "tuneplex gateway with such limits and a journal, and what makes usage and the audit log of it",
+        _tuneplex("uvloop", "--limits", "--records"),
+        _RENAMED,
+    ),
     Target("vllm-router", "vllm-router 0.1.17 (Rust)", _vllm_router, requirements="vllm-router"),
     Target("smg", "smg 1.13.0 (Rust)", _smg, requirements="smg"),
     Target(

@@ -2,8 +2,8 @@
 
 It asks for a key, one of a thousand, counts for its metrics, renames the adapter and reports each second, as in a
 fleet; only the feed that would carry the reports away is missing. On demand the tenant, the key and the model have
-limits, the replica has so few places that requests wait, streams could be continued at another replica, or several
-gateways share the port.
+limits, the replica has so few places that requests wait, streams could be continued at another replica, several
+gateways share the port, or a journal is written, of which a second process makes usage and the audit log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ import hashlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -23,6 +27,7 @@ from tokenizers import Tokenizer, models
 
 from tuneplex.gateway import Gateway, serve
 from tuneplex.identity import Access, Key, Limits, Tenant
+from tuneplex.journal import Journal
 from tuneplex.types import FleetView, GatewaySettings, Model, Replica
 
 _REPORT_S = 1.0
@@ -42,6 +47,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="the adapter's name for clients")
     parser.add_argument("--engine-model", required=True, help="its name for the engine")
     parser.add_argument("--limits", action="store_true", help="limits of every kind for tenant, key and model")
+    parser.add_argument("--records", action="store_true", help="a journal, and what control makes of it")
     parser.add_argument("--migrate", action="store_true", help="streams can be continued elsewhere")
     parser.add_argument("--processes", type=int, default=1, help="that share the port, as `--gateways` in a fleet")
     parser.add_argument("--places", type=int, default=2048, help="requests that the engine works on at a time")
@@ -51,7 +57,9 @@ def main() -> None:
         tokenizer = _any_tokenizer(Path(folder)) if options.migrate else ""
         index = _fork(options.processes)
         with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(_serve(options, sock, tokenizer, index))
+            journal = _journal(Path(folder)) if options.records else None
+            with _control(Path(folder)) if options.records else nullcontext():
+                runner.run(_serve(options, sock, tokenizer, index, journal))
 
 
 def _any_tokenizer(folder: Path) -> str:
@@ -59,6 +67,21 @@ def _any_tokenizer(folder: Path) -> str:
     path = str(folder / "tokenizer.json")
     Tokenizer(models.BPE()).save(path)
     return path
+
+
+def _journal(folder: Path) -> Journal:
+    return Journal(folder / "journal", "gateway-0-bench", fleet="bench")
+
+
+@contextmanager
+def _control(folder: Path) -> Iterator[None]:
+    """What control does with journals, in a process of its own, as in a fleet; its time is counted with ours."""
+    script = Path(__file__).with_name("tuneplex_records.py")
+    with subprocess.Popen([sys.executable, str(script), str(folder)]) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 def _fork(processes: int) -> int:
@@ -69,14 +92,18 @@ def _fork(processes: int) -> int:
     return 0
 
 
-async def _serve(options: argparse.Namespace, sock: socket.socket, tokenizer: str, index: int) -> None:
-    gateway = Gateway(index, _view(options, tokenizer), _access(options))
+async def _serve(
+    options: argparse.Namespace, sock: socket.socket, tokenizer: str, index: int, journal: Journal | None
+) -> None:
+    gateway = Gateway(index, _view(options, tokenizer), _access(options), journal=journal)
     await gateway.counter.loaded()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     reports = asyncio.create_task(_report(gateway))
     await serve(gateway, sock, stop=stop)
     reports.cancel()
+    if journal is not None:
+        await asyncio.to_thread(journal.close)
 
 
 async def _report(gateway: Gateway) -> None:

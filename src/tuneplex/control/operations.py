@@ -31,7 +31,7 @@ _ACTOR_HEADER = "x-tuneplex-actor"
 _LONGEST_ACTOR = 64
 _METHOD_NOT_ALLOWED = 405
 _NO_CONTENT = 204
-_FAILED = 503  # the store, for all other errors are of the API
+_DEFECT = 500
 _RETRY_AFTER_S = 2
 _AT_PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 _MONEY = "limits.money_per_month"
@@ -131,15 +131,12 @@ def _endpoint(methods: Mapping[str, Operation], noted: Noted) -> Callable[[Reque
     async def endpoint(request: Request) -> Response:
         operation = methods["GET" if request.method == "HEAD" else request.method]
         call = await _call(operation, request)
-        status = _FAILED
         try:
             answer = await operation.run(call)
-            status = operation.status
-        except ApiError as error:
-            status = error.status
+        except Exception as error:
+            noted(operation, call, _status_of(error))
             raise
-        finally:
-            noted(operation, call, status)
+        noted(operation, call, operation.status)
         return _response(operation, answer)
 
     return endpoint
@@ -210,18 +207,29 @@ def handlers() -> dict[type[Exception], Callable[[Request, Exception], Awaitable
     return {ApiError: _api_error, StoreError: _store_error, HTTPException: _http_error, Exception: _api_error}
 
 
+def _status_of(error: Exception) -> int:
+    """What the caller is told."""
+    if isinstance(error, StoreError):
+        return _of_store(error).status
+    return error.status if isinstance(error, ApiError) else _DEFECT
+
+
 async def _api_error(_request: Request, error: Exception) -> Response:
     return _failure(error if isinstance(error, ApiError) else ApiError("control failed at this; its log says more"))
 
 
 async def _store_error(_request: Request, error: Exception) -> Response:
+    return _failure(_of_store(error))
+
+
+def _of_store(error: Exception) -> ApiError:
     if isinstance(error, StoreMissing):
-        return _failure(NotFound(str(error)))
+        return NotFound(str(error))
     if isinstance(error, StoreConflict):
-        return _failure(Conflict(str(error)))
+        return Conflict(str(error))
     hint = error.hint if isinstance(error, StoreError) else ""
     words = "; ".join(filter(None, (str(error), hint, "nothing was changed")))
-    return _failure(Unavailable(words, code="store_down", retry_after_s=_RETRY_AFTER_S))
+    return Unavailable(words, code="store_down", retry_after_s=_RETRY_AFTER_S)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
