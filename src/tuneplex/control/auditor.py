@@ -193,8 +193,10 @@ class Auditor:
                 await asyncio.sleep(_LOOK_S)
                 try:
                     await self._look()
-                except (AuditError, OSError) as error:
+                except AuditError as error:
                     _log.warning("the audit log has to wait", why=str(error))
+                except Exception:  # noqa: BLE001 - the fleet must not depend on its records
+                    _log.exception("the audit log could not be looked after")
         finally:
             await self._close()
 

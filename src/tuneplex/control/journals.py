@@ -77,11 +77,19 @@ class Journals:
 
     async def _follow(self, reading: _Reading) -> None:
         while True:
-            names = await asyncio.to_thread(_names, self._directory)
-            more = await reading.step(names, self._directory)
-            await asyncio.to_thread(self._clean, names)
+            try:
+                more = await self._step(reading)
+            except Exception:  # noqa: BLE001 - the fleet must not depend on its records
+                _log.exception("the journals could not be read", taker=reading.name)
+                more = False
             if not more:
                 await asyncio.sleep(_PAUSE_S)
+
+    async def _step(self, reading: _Reading) -> bool:
+        names = await asyncio.to_thread(_names, self._directory)
+        more = await reading.step(names, self._directory)
+        await asyncio.to_thread(self._clean, names)
+        return more
 
     def _clean(self, names: Sequence[str]) -> None:
         """Remove what nobody needs any more."""

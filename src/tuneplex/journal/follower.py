@@ -12,7 +12,7 @@ from tuneplex.journal.frames import DamagedError, read_frames
 
 __all__ = ["Follower", "Numbered"]
 
-_AT_ONCE = 4 * 1024 * 1024
+_AT_ONCE = 1024 * 1024
 
 
 class Numbered(msgspec.Struct, frozen=True, gc=False):
@@ -46,7 +46,7 @@ class Follower:
         self.finished: list[Path] = []
 
     def read(self) -> list[Numbered]:
-        """The next entries, a few megabytes at most; none if there is nothing new."""
+        """The next entries, a megabyte at most; none if there is nothing new."""
         # Both before reading: what is written later is read the next time.
         alive, later = is_held(self._directory), self._next()
         while self._path is not None or later is not None:

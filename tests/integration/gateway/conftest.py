@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable
@@ -11,6 +12,7 @@ import pytest
 import uvloop
 
 from tests.support.front import VERSIONS, Front, open_front, view_of
+from tests.support.written import Written
 from tuneplex.testing import FakeEngine
 
 
@@ -34,6 +36,14 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     path: Path = tmp_path_factory.mktemp("base") / "tokenizer.json"
     path.write_text(FakeEngine().tokenizer.as_json())
     return str(path)
+
+
+@pytest.fixture
+async def written(tmp_path: Path) -> AsyncIterator[Written]:
+    """An empty journal."""
+    written = Written(tmp_path)
+    yield written
+    await asyncio.to_thread(written.journal.close)
 
 
 @pytest.fixture

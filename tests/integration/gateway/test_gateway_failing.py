@@ -18,6 +18,7 @@ from tests.support.errands import Errands
 from tests.support.failing import Fleet, Storm
 from tests.support.front import VERSIONS, Front, chat, open_front
 from tests.support.identities import access_of, bearer, key_of
+from tests.support.written import Written
 from tuneplex.engines.journal import Journal
 from tuneplex.gateway.attempt import Attempt
 from tuneplex.gateway.exchange import Exchange
@@ -148,7 +149,9 @@ def ours() -> list[object]:
     return [one for one in gc.get_objects() if type(one) in OURS]
 
 
-async def rage(tokenizer: str, seed: int, *, clients: int, seconds: float, pace_s: tuple[float, float]) -> None:
+async def rage(
+    tokenizer: str, written: Written, seed: int, *, clients: int, seconds: float, pace_s: tuple[float, float]
+) -> None:
     """One storm, and what has to be true afterwards."""
     dice = random.Random(seed)  # noqa: S311 - not for secrets
     process, tasks = psutil.Process(os.getpid()), asyncio.all_tasks()
@@ -158,7 +161,7 @@ async def rage(tokenizer: str, seed: int, *, clients: int, seconds: float, pace_
     handles, before = process.num_fds(), ours()  # of other tests something may be left
     first = await fleet.start()
     try:
-        async with open_front(first, access()) as front:
+        async with open_front(first, access(), journal=written.journal) as front:
             await front.gateway.counter.loaded()
             fleet.tell(front.gateway)
             own = asyncio.all_tasks()
@@ -170,6 +173,7 @@ async def rage(tokenizer: str, seed: int, *, clients: int, seconds: float, pace_
             _log.info("seed %d: %s", seed, summary(front, crowd, storm))
             check_answers(crowd, storm)
             check_books(front, crowd, extra)
+            written.agrees_with(front)
             check_connections(front, fleet)
             left = asyncio.all_tasks() - own - {asyncio.current_task()}
             assert not left
@@ -184,13 +188,13 @@ async def rage(tokenizer: str, seed: int, *, clients: int, seconds: float, pace_
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
-async def test_a_short_storm(tokenizer: str, seed: int) -> None:
+async def test_a_short_storm(tokenizer: str, written: Written, seed: int) -> None:
     """Whatever happens to replicas, streams say what they would have said, and nothing is left of any request."""
-    await rage(tokenizer, seed, clients=80, seconds=12, pace_s=(0.01, 0.03))
+    await rage(tokenizer, written, seed, clients=80, seconds=12, pace_s=(0.01, 0.03))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(1, 21))
-async def test_a_storm(tokenizer: str, seed: int) -> None:
+async def test_a_storm(tokenizer: str, written: Written, seed: int) -> None:
     """The same with three hundred streams for two minutes, which take most of a core."""
-    await rage(tokenizer, seed, clients=300, seconds=120, pace_s=(0.06, 0.15))
+    await rage(tokenizer, written, seed, clients=300, seconds=120, pace_s=(0.06, 0.15))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -14,55 +13,12 @@ import pytest
 from tests.support.front import VERSIONS, Front, chat, open_front, view_of
 from tests.support.identities import access_of, bearer, key_of
 from tests.support.returning import fronting
+from tests.support.written import Written
 from tuneplex.identity import Limits, Tenant
-from tuneplex.journal import Finished, Follower, Journal, JournalLimits, Replay
 from tuneplex.testing import FakeEngine, Script
 from tuneplex.types import Retries, Waiting
 
 STRICT = Tenant("strict", recorded=True)
-
-
-class Written:
-    """A journal, and what it says."""
-
-    def __init__(self, parent: Path) -> None:
-        self.journal = Journal(parent, "g-1", limits=JournalLimits(segment=3000))
-        self._directory = parent / "g-1"
-
-    def entries(self) -> list[str]:
-        """What was written, by kind."""
-        follower = Follower(self._directory)
-        found: list[str] = []
-        while entries := follower.read():
-            found.extend(type(one.entry).__name__ for one in entries)
-        return found
-
-    def finished(self, *, crashed: bool = False) -> list[Finished]:
-        """The requests that are over; as if the process had ended now, if it has `crashed`."""
-        follower, replay = Follower(self._directory), Replay("g-1")
-        found: list[Finished | None] = []
-        while entries := follower.read():
-            found.extend(replay.take(one.number, one.entry) for one in entries)
-        assert not follower.damages
-        return [one for one in [*found, *(replay.abandon() if crashed else ())] if one is not None]
-
-    def bytes(self) -> bytes:
-        """All that was written, as it lies in the files."""
-        return b"".join(path.read_bytes() for path in self._directory.glob("*.journal"))
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something to be written."""
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110 - the file tells nobody
-                await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-async def written(tmp_path: Path) -> AsyncIterator[Written]:
-    """An empty journal."""
-    written = Written(tmp_path)
-    yield written
-    await asyncio.to_thread(written.journal.close)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.support.front import VERSIONS, Front, open_front, view_of
+from tests.support.written import Written
 from tuneplex.gateway import ConnectionLimits
 from tuneplex.testing import FakeEngine
 from tuneplex.types import GatewaySettings, Timeouts
@@ -133,13 +134,22 @@ async def calm(front: Front) -> None:
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 async def test_a_storm_leaves_nothing_behind(
-    engine: FakeEngine, caplog: pytest.LogCaptureFixture, certificate: tuple[str, str], *, secure: bool
+    engine: FakeEngine,
+    caplog: pytest.LogCaptureFixture,
+    certificate: tuple[str, str],
+    written: Written,
+    *,
+    secure: bool,
 ) -> None:
-    """Hundreds at once, cut and left early on both sides: no failure of ours, no connection and no request is left."""
+    """Hundreds at once, cut and left early on both sides: no failure of ours, no connection and no request is left.
+
+    The journal knows the end of each.
+    """
     cert, key = certificate if secure else (None, None)
     tls = ssl.create_default_context(cafile=cert) if secure else None
     caplog.set_level(logging.WARNING)
-    async with open_front(view_of([engine], SETTINGS), limits=LIMITS, tls_cert=cert, tls_key=key) as front:
+    view, journal = view_of([engine], SETTINGS), written.journal
+    async with open_front(view, limits=LIMITS, tls_cert=cert, tls_key=key, journal=journal) as front:
         clients = [Client(number, front, tls) for number in range(300)]
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*(client.run() for client in clients))
@@ -147,6 +157,7 @@ async def test_a_storm_leaves_nothing_behind(
         assert not front.gateway.ledger.outstanding
         assert sum(client.replies for client in clients) > 50
         assert len(front.outcomes()) > 3
+        written.agrees_with(front)
         last = Client(0, front, tls)
         reader, writer = await asyncio.open_connection("localhost", front.port, ssl=tls, family=socket.AF_INET)
         writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -156,12 +167,14 @@ async def test_a_storm_leaves_nothing_behind(
     assert not failures(caplog)
 
 
-async def test_a_fleet_may_change_in_a_storm(engine: FakeEngine, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fleet_may_change_in_a_storm(
+    engine: FakeEngine, caplog: pytest.LogCaptureFixture, written: Written
+) -> None:
     """Engines come and go in the view and settings change, while requests are under way: each still has its one end."""
     caplog.set_level(logging.WARNING)
     async with (
         FakeEngine("base", adapters=VERSIONS.values()) as second,
-        open_front(view_of([engine], SETTINGS), limits=LIMITS) as front,
+        open_front(view_of([engine], SETTINGS), limits=LIMITS, journal=written.journal) as front,
     ):
         views = [view_of(engines, SETTINGS) for engines in ([], [second], [engine, second], [engine])]
 
@@ -176,17 +189,21 @@ async def test_a_fleet_may_change_in_a_storm(engine: FakeEngine, caplog: pytest.
             changing.cancel()
             await calm(front)
         assert not front.gateway.ledger.outstanding
+        written.agrees_with(front)
     assert not failures(caplog)
 
 
-async def test_a_gateway_may_stop_in_a_storm(engine: FakeEngine, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_gateway_may_stop_in_a_storm(
+    engine: FakeEngine, caplog: pytest.LogCaptureFixture, written: Written
+) -> None:
     """It ends within its time, whatever its clients do, and says nothing of it."""
     caplog.set_level(logging.WARNING)
     async with asyncio.timeout(PATIENCE_S):
-        async with open_front(view_of([engine], SETTINGS), limits=LIMITS, drain_s=20) as front:
+        async with open_front(view_of([engine], SETTINGS), limits=LIMITS, drain_s=20, journal=written.journal) as front:
             clients = [asyncio.create_task(Client(2000 + number, front).run()) for number in range(300)]
             await engine.arrived(50)
             front.stop.set()
         await asyncio.gather(*clients)
     assert not front.gateway.ledger.relays
+    written.agrees_with(front)
     assert not failures(caplog)
