@@ -23,7 +23,7 @@ class MemoryRecords:
         down: It does not answer.
         cut: It ends the connection after it has committed.
         gate: While this is not set, every call hangs.
-        requests: That are over, by id.
+        finished: Requests that are over, by id.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class MemoryRecords:
         self.cut = False
         self.gate = threading.Event()
         self.gate.set()
-        self.requests: dict[str, Finished] = {}
+        self.finished: dict[str, Finished] = {}
         self._tenants = {DEFAULT_TENANT: Tenant(DEFAULT_TENANT)}
         self._keys: dict[str, Key] = {}
         self._counted: dict[tuple[str, Counted], int] = {}
@@ -70,7 +70,13 @@ class MemoryRecords:
         del fleet
         self._answer()
         for one in finished:
-            self.requests.setdefault(one.id, one)
+            self.finished.setdefault(one.id, one)
+
+    def requests(self, fleet: str, request_id: str) -> list[Finished]:
+        """Requests that are over."""
+        del fleet
+        self._answer()
+        return [one for one in self.finished.values() if one.request_id == request_id]
 
     def close(self) -> None:
         """Nothing is open."""

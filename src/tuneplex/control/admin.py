@@ -18,6 +18,7 @@ from tuneplex.control.openapi import document
 from tuneplex.control.operations import LOCAL_ACTOR, Call, Conflict, Operation, Query, handlers, not_kept, routes
 from tuneplex.control.registry import Registry
 from tuneplex.control.replica_routes import replica_operations
+from tuneplex.control.request_routes import request_operations
 from tuneplex.engines.driver import KINDS
 from tuneplex.errors import BadRequest, Forbidden
 from tuneplex.identity import Limits
@@ -59,6 +60,7 @@ def admin_operations(
     operations = (
         *_fleet_operations(controller, registry, leasing, save),
         *replica_operations(controller),
+        *request_operations(registry, lambda: controller.spec.name),
         *identity_operations(registry, lambda: _currency(controller.spec)),
         Operation("GET", "/limits", "listLimits", "All tenants, keys and models that have limits, and what they have "
                   "used of them.", limits, answer=tuple[LimitUse, ...], errors=(400,)),

@@ -79,6 +79,9 @@ class Records(Protocol):
     def keep_requests(self, fleet: str, finished: Sequence[Finished]) -> None:
         """Keep requests that are over; doing it again changes nothing."""
 
+    def requests(self, fleet: str, request_id: str) -> list[Finished]:
+        """The requests that are over and that clients know by this id, oldest first."""
+
     def close(self) -> None:
         """Let go of the database."""
 

@@ -13,9 +13,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tuneplex.journal import Finished, Tried
 from tuneplex.records.tables import requests, usage_days
 
-__all__ = ["DAY_S", "expire_requests", "find_requests", "keep_requests", "read_requests"]
+__all__ = ["DAY_S", "MOST_FOUND", "expire_requests", "find_requests", "keep_requests", "read_requests"]
 
 DAY_S = 86400
+MOST_FOUND = 100  # of one id: a client may give the same to all that it asks
 _BATCH = 500
 _READ_AT_ONCE = 1000
 _NOT_KEPT = re.compile("[\0\ud800-\udfff]")  # what one of the databases would not take
@@ -31,9 +32,10 @@ def keep_requests(connection: Connection, fleet: str, finished: Sequence[Finishe
 
 
 def find_requests(connection: Connection, fleet: str, request_id: str) -> list[Finished]:
-    """The requests that clients know by this id, oldest first: mostly one."""
+    """The requests that clients know by this id, oldest first: mostly one, and the last `MOST_FOUND` at most."""
     mine = select(requests).where(requests.c.request_id == request_id, requests.c.fleet == fleet)
-    return [_finished(row) for row in connection.execute(mine.order_by(requests.c.arrived))]
+    last = mine.order_by(requests.c.arrived.desc(), requests.c.id.desc()).limit(MOST_FOUND)
+    return [_finished(row) for row in connection.execute(last)][::-1]
 
 
 def read_requests(connection: Connection, fleet: str, since: float, until: float) -> Iterator[Finished]:

@@ -285,7 +285,10 @@ class Store:
             keep_requests(connection, fleet, finished)
 
     def requests(self, fleet: str, request_id: str) -> list[Finished]:
-        """The requests that clients know by this id, oldest first: mostly one, but clients can choose their ids."""
+        """The requests that clients know by this id, oldest first: mostly one, but clients can choose their ids.
+
+        They are the last `MOST_FOUND` at most.
+        """
         with self._database.reading() as connection:
             return find_requests(connection, fleet, request_id)
 
