@@ -72,6 +72,15 @@ class MemoryRecords:
         for one in finished:
             self.finished.setdefault(one.id, one)
 
+    def expire_requests(self, fleet: str, before: int) -> int:
+        """Forget one request that is too old."""
+        del fleet
+        self._answer()
+        old = [one.id for one in self.finished.values() if one.closed // 86400 < before]
+        for name in old[:1]:
+            del self.finished[name]
+        return len(old[:1])
+
     def requests(self, fleet: str, request_id: str) -> list[Finished]:
         """Requests that are over."""
         del fleet

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from tuneplex.identity import Limits
 from tuneplex.policy import changes
-from tuneplex.types import AdapterVersion, Base, Change, FleetSpec, GatewaySettings, Listen, PoolSpec, Price, Timeouts
+from tuneplex.types import (
+    AdapterVersion,
+    Base,
+    Change,
+    FleetSpec,
+    GatewaySettings,
+    Keeping,
+    Listen,
+    PoolSpec,
+    Price,
+    Timeouts,
+)
 
 A = AdapterVersion("contacts", "a" * 64, "/a", 8, "default")
 FLEET = FleetSpec(
@@ -28,6 +39,7 @@ replace = msgspec.structs.replace
         ({"name": "other"}, Change("name", "change", "restart", "demo -> other")),
         ({"base": Base("tiny", "/b")}, Change("base", "change", "restart", "path /tiny -> /b")),
         ({"store": "postgresql://hunter2@h/d"}, Change("store", "change", "restart", "url changed")),
+        ({"records": Keeping(86400.0)}, Change("records", "change", "live", "keep_s 7776000.0 -> 86400.0")),
         ({"listen": Listen(port=9000)}, Change("listen", "change", "restart", "port 8000 -> 9000")),
         ({"adapters": ()}, Change("adapter contacts", "remove", "live", "contacts@aaaaaaaaaaaa")),
         (

@@ -26,7 +26,18 @@ from tuneplex.app.alive import end_when_hanging
 from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
 from tuneplex.app.trial import Trial
-from tuneplex.control import Bookkeeper, Controller, Dividing, Holds, Journals, Leasing, Registry, Tally, admin_app
+from tuneplex.control import (
+    Bookkeeper,
+    Controller,
+    Dividing,
+    Expiry,
+    Holds,
+    Journals,
+    Leasing,
+    Registry,
+    Tally,
+    admin_app,
+)
 from tuneplex.errors import TuneplexError
 from tuneplex.feed.sockets import private_socket
 from tuneplex.journal import Finished
@@ -98,6 +109,7 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
             registry.run(),
             Dividing(controller, registry).run(),
             journals.run(),
+            Expiry(registry, lambda: controller.spec).run(),
             end_when_hanging(_PATIENCE_S),
             _tell(controller, trial),
         )

@@ -15,6 +15,7 @@ from tuneplex.cli.why import lines
 from tuneplex.errors import UserError
 from tuneplex.journal import Finished
 from tuneplex.records import MOST_FOUND
+from tuneplex.units import format_long
 from tuneplex.why import Tokens, Told, Tried
 
 __all__ = ["show", "story"]
@@ -33,8 +34,9 @@ def show(state: StateDir, request_id: str, *, as_json: bool) -> int:
     terminal = Terminal.standard()
     found = _find(state, request_id)
     if not found:
-        words = "a request is there about a second after its end"
-        raise UserError(f"no request {request_id!r} is kept", hint=words)
+        kept = format_long(state.read_spec().records.keep_s)
+        hint = f"a request is there about a second after its end, and is kept for {kept}"
+        raise UserError(f"no request {request_id!r} is kept", hint=hint)
     if as_json:
         terminal.json(msgspec.to_builtins(found))
         return 0

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from tuneplex.control.admin import admin_app
     from tuneplex.control.bookkeeper import Bookkeeper
     from tuneplex.control.controller import Controller
+    from tuneplex.control.expiry import Expiry
     from tuneplex.control.holds import Holds
     from tuneplex.control.journals import Journals
     from tuneplex.control.leasing import Leasing
@@ -16,12 +17,24 @@ if TYPE_CHECKING:
     from tuneplex.control.tally import Tally
     from tuneplex.control.turns import Dividing
 
-__all__ = ["Bookkeeper", "Controller", "Dividing", "Holds", "Journals", "Leasing", "Registry", "Tally", "admin_app"]
+__all__ = [
+    "Bookkeeper",
+    "Controller",
+    "Dividing",
+    "Expiry",
+    "Holds",
+    "Journals",
+    "Leasing",
+    "Registry",
+    "Tally",
+    "admin_app",
+]
 
 _HOMES = {
     "Bookkeeper": "bookkeeper",
     "Controller": "controller",
     "Dividing": "turns",
+    "Expiry": "expiry",
     "Holds": "holds",
     "Journals": "journals",
     "Leasing": "leasing",

@@ -30,6 +30,9 @@ from tuneplex.units import MOST_MONEY
 __all__ = ["admin_app", "admin_operations"]
 
 
+_LEAST_KEPT_S = 86400
+
+
 def admin_app(
     controller: Controller, registry: Registry, leasing: Leasing, save: Callable[[FleetSpec], None]
 ) -> Starlette:
@@ -127,6 +130,8 @@ def _check(spec: FleetSpec, launchers: Collection[str]) -> None:
             words = f"the limits of model {name} are in money, and it has no price"
             raise BadRequest(words, param=f"limits.{name}", code="no_prices")
 
+    if spec.records.keep_s < _LEAST_KEPT_S:
+        raise BadRequest("requests are kept for a day at least", param="records.keep_s")
     dear = [name for name, price in spec.prices.items() if min(msgspec.structs.astuple(price)) < 0]
     if dear:
         raise BadRequest(f"the price of model {dear[0]} is below nothing", param=f"prices.{dear[0]}")

@@ -22,6 +22,7 @@ from tuneplex.types import (
     FleetSpec,
     GatewaySettings,
     Idempotency,
+    Keeping,
     Listen,
     PoolSpec,
     Price,
@@ -82,6 +83,7 @@ def resolve(
         store=_store(file, env),
         limits=_limits(file, base),
         prices=_prices(file, base),
+        records=Keeping(file.records.keep),
     )
 
 
@@ -276,6 +278,7 @@ def _gateway(file: FleetFile, env: Mapping[str, str]) -> GatewaySettings:
         idempotency=Idempotency(gateway.idempotency.bytes, gateway.idempotency.keep),
         migrate=gateway.migrate,
         currency=file.prices.currency if file.prices else "",
+        journal=file.records.journal,
     )
 
 

@@ -43,6 +43,9 @@ class Writes(Protocol):
     def retry(self) -> None:
         """Try again to write what could not be."""
 
+    def bound(self, most: int) -> None:
+        """Let no more bytes than these lie there unread."""
+
 
 class Scribe:
     """What the gateway tells its journal.
@@ -162,6 +165,11 @@ class Scribe:
             return None
         journal.when_durable(then)
         return partial(journal.forget, then)
+
+    def bound(self, most: int) -> None:
+        """Let no more bytes than these lie in the journal unread."""
+        if self._journal is not None:
+            self._journal.bound(most)
 
     def tick(self) -> None:
         """Write down what was put together, and what could not be; called several times a second."""

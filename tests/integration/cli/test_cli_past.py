@@ -40,7 +40,7 @@ def test_what_became_of_a_request_is_told_later(cli: CommandLine) -> None:
     unknown = cli.run("why", "yours")
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert "no request 'yours' is kept" in unknown.stderr
-    assert "about a second after its end" in unknown.stderr
+    assert "about a second after its end, and is kept for 90d" in unknown.stderr
     assert cli.run("down").returncode == 0
     first, second = json.loads(cli.run("why", "mine", "--json").stdout)
     assert (first["outcome"], first["completion"], len(first["attempts"])) == ("complete", 3, 1)
