@@ -24,6 +24,7 @@ __all__ = [
     "GatewaySettings",
     "GatewayStatus",
     "Idempotency",
+    "Keeping",
     "Leases",
     "Listen",
     "Model",
@@ -280,6 +281,16 @@ class Waiting(msgspec.Struct, frozen=True):
     comment_s: float = 5.0
 
 
+class Keeping(msgspec.Struct, frozen=True):
+    """What is kept of requests that are over.
+
+    Attributes:
+        keep_s: How long each of them is, seconds; then they are only added up by the day.
+    """
+
+    keep_s: float = 90 * 86400.0
+
+
 class GatewaySettings(msgspec.Struct, frozen=True):
     """What can change in a gateway while it runs.
 
@@ -295,6 +306,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
         idempotency: Of requests that are sent again by their clients.
         migrate: Streams whose replica fails or goes away are continued at another one.
         currency: Of all prices and of limits in money: three letters, or empty.
+        journal: Bytes of one gateway's journal that nobody has read yet; what comes then is lost.
     """
 
     key_sha256: str | None = None
@@ -308,6 +320,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     idempotency: Idempotency = Idempotency()
     migrate: bool = True
     currency: str = ""
+    journal: int = 1024 * 1024 * 1024
 
 
 class FleetView(msgspec.Struct, frozen=True, tag="view"):
@@ -551,6 +564,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
         prices: Of those models whose use costs something, by name.
         store: URL of the PostgreSQL database that keeps tenants and keys; empty for a file in the state directory.
         logs: Of the fleet's own processes.
+        records: What is kept of requests that are over.
     """
 
     name: str
@@ -564,6 +578,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
     limits: dict[str, Limits] = {}
     prices: dict[str, Price] = {}
     logs: Logs = Logs()
+    records: Keeping = Keeping()
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ __all__ = [
     "PICOS",
     "format_bytes",
     "format_duration",
+    "format_long",
     "format_money",
     "parse_bytes",
     "parse_duration",
@@ -99,6 +100,12 @@ def format_duration(seconds: float) -> str:
         return f"{rest}s"
     hours, minutes_left = divmod(minutes, 60)
     return f"{hours}h{minutes_left:02d}m" if hours else f"{minutes}m{rest:02d}s"
+
+
+def format_long(seconds: float) -> str:
+    """Write seconds briefly, whole days as such if they are several: `90d`, `24h00m`."""
+    days, rest = divmod(seconds, 86400)
+    return f"{days:.0f}d" if days > 1 and not rest else format_duration(seconds)
 
 
 def parse_money(text: str) -> tuple[int, str]:

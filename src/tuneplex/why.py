@@ -19,6 +19,8 @@ class Tried(msgspec.Struct, omit_defaults=True):
         ended: How it ended, as `policy.End` has it, or `answers` for the one whose reply this is; empty if neither.
         took_s: How long it took, if it has ended.
         goes_on: It continued a stream that had broken off elsewhere.
+        pool: The replica's pool, where it is told later.
+        wrote: Tokens of the reply that came from there, where it is told later.
     """
 
     replica: str
@@ -27,6 +29,8 @@ class Tried(msgspec.Struct, omit_defaults=True):
     ended: str = ""
     took_s: float | None = None
     goes_on: bool = False
+    pool: str = ""
+    wrote: int = 0
 
 
 class Tokens(msgspec.Struct):

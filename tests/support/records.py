@@ -23,7 +23,7 @@ class MemoryRecords:
         down: It does not answer.
         cut: It ends the connection after it has committed.
         gate: While this is not set, every call hangs.
-        requests: That are over, by id.
+        finished: Requests that are over, by id.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class MemoryRecords:
         self.cut = False
         self.gate = threading.Event()
         self.gate.set()
-        self.requests: dict[str, Finished] = {}
+        self.finished: dict[str, Finished] = {}
         self._tenants = {DEFAULT_TENANT: Tenant(DEFAULT_TENANT)}
         self._keys: dict[str, Key] = {}
         self._counted: dict[tuple[str, Counted], int] = {}
@@ -70,7 +70,22 @@ class MemoryRecords:
         del fleet
         self._answer()
         for one in finished:
-            self.requests.setdefault(one.id, one)
+            self.finished.setdefault(one.id, one)
+
+    def expire_requests(self, fleet: str, before: int) -> int:
+        """Forget one request that is too old."""
+        del fleet
+        self._answer()
+        old = [one.id for one in self.finished.values() if one.closed // 86400 < before]
+        for name in old[:1]:
+            del self.finished[name]
+        return len(old[:1])
+
+    def requests(self, fleet: str, request_id: str) -> list[Finished]:
+        """Requests that are over."""
+        del fleet
+        self._answer()
+        return [one for one in self.finished.values() if one.request_id == request_id]
 
     def close(self) -> None:
         """Nothing is open."""

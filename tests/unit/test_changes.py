@@ -15,6 +15,7 @@ from tuneplex.types import (
     Change,
     FleetSpec,
     GatewaySettings,
+    Keeping,
     Listen,
     Logs,
     PoolSpec,
@@ -40,6 +41,7 @@ replace = msgspec.structs.replace
         ({"base": Base("tiny", "/b")}, Change("base", "change", "restart", "path /tiny -> /b")),
         ({"logs": Logs("json")}, Change("logs", "change", "restart", "format text -> json")),
         ({"store": "postgresql://hunter2@h/d"}, Change("store", "change", "restart", "url changed")),
+        ({"records": Keeping(86400.0)}, Change("records", "change", "live", "keep_s 7776000.0 -> 86400.0")),
         ({"listen": Listen(port=9000)}, Change("listen", "change", "restart", "port 8000 -> 9000")),
         ({"adapters": ()}, Change("adapter contacts", "remove", "live", "contacts@aaaaaaaaaaaa")),
         (

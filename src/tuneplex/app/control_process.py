@@ -26,7 +26,7 @@ from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.logs import log_as
 from tuneplex.app.state import StateDir
 from tuneplex.app.trial import Trial
-from tuneplex.control import Controller, Dividing, Holds, Leasing, Recording, Registry, Tally, admin_app
+from tuneplex.control import Controller, Dividing, Expiry, Holds, Leasing, Recording, Registry, Tally, admin_app
 from tuneplex.errors import TuneplexError
 from tuneplex.feed.sockets import private_socket
 from tuneplex.launchers.external import ExternalLauncher
@@ -97,6 +97,7 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
             registry.run(),
             Dividing(controller, registry).run(),
             recording.run(),
+            Expiry(registry, lambda: controller.spec).run(),
             end_when_hanging(_PATIENCE_S),
             _tell(controller, trial),
         )

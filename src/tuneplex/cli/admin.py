@@ -22,6 +22,7 @@ from tuneplex.control.bodies import (
     TenantWish,
 )
 from tuneplex.errors import StateError, StoreDown, TuneplexError, UserError
+from tuneplex.journal import Finished
 from tuneplex.types import Change, FleetSpec, ReplicaStatus, Status
 
 __all__ = ["Admin"]
@@ -239,6 +240,16 @@ class Admin:
                 raise
             words = "the fleet's control process does not write down who reads its audit log, so it is not shown"
             raise StateError(words, hint="`tuneplex restart control` gives it this version") from error
+
+    def requests(self, request_id: str) -> tuple[Finished, ...]:
+        """The requests with an id that are over, oldest first.
+
+        Raises:
+            StateError: Control does not answer.
+            StoreDown: The database does not.
+        """
+        path = str(httpx2.URL("/requests", params={"request_id": request_id}))
+        return msgspec.json.decode(self._wish("GET", path, hint=""), type=tuple[Finished, ...])
 
     def _wish(self, method: str, path: str, body: msgspec.Struct | None = None, *, hint: str) -> bytes:
         """Ask for something that a person may have got wrong; `hint` is for what does not exist, or exists already.

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from tuneplex.cli import options as use
+from tuneplex.cli import past
 from tuneplex.cli.failures import FAILED, INTERRUPTED, Failure, failure
 from tuneplex.errors import TuneplexError
 
@@ -30,7 +31,7 @@ def build(*, decorated: bool) -> typer.Typer:
     look: Literal["rich"] | None = "rich" if decorated else None
     app = typer.Typer(name="tuneplex", rich_markup_mode=look, pretty_exceptions_enable=False)
     app.callback(epilog=_EPILOG)(root)
-    for command in (demo, up, down, apply, restart, status, limits, logs, ask, doctor):
+    for command in (demo, up, down, apply, restart, status, limits, logs, ask, past.why, doctor):
         app.command()(command)
     for name, about, commands in _groups():
         group = typer.Typer(rich_markup_mode=look, help=about)

@@ -64,6 +64,7 @@ __all__ = [
     "Records",
     "Replace",
     "Replica",
+    "RequestId",
     "RequestsPerMinute",
     "RestartTimeout",
     "Revoke",
@@ -220,6 +221,7 @@ Weight = Annotated[
     int | None,
     typer.Option("--weight", metavar="N", min=1, max=1000, help="Its share when requests have to wait; 1 at first."),
 ]
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST_ID", help="The request's id.")]
 Records = Annotated[
     Recording | None,
     typer.Option("--records", help="Whether a request is refused unless its entry is on the disk first."),

@@ -43,9 +43,9 @@ def _count(seconds_away: float) -> str:
     return ""
 
 
-def moment(when: float) -> str:
-    """A moment in this machine's time zone: `2026-11-30 20:15 UTC`."""
-    return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(when))
+def moment(when: float, *, exact: bool = False) -> str:
+    """A moment in this machine's time zone: `2026-11-30 20:15 UTC`, or `20:15:08` if it shall be exact."""
+    return time.strftime(f"%Y-%m-%d %H:%M{':%S' if exact else ''} %Z", time.localtime(when))
 
 
 def instant(text: str, option: str, *, end: bool = False) -> float:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tuneplex.control.auditor import Auditing, Auditor
     from tuneplex.control.bookkeeper import Bookkeeper
     from tuneplex.control.controller import Controller
+    from tuneplex.control.expiry import Expiry
     from tuneplex.control.holds import Holds
     from tuneplex.control.journals import Journals
     from tuneplex.control.leasing import Leasing
@@ -24,6 +25,7 @@ __all__ = [
     "Bookkeeper",
     "Controller",
     "Dividing",
+    "Expiry",
     "Holds",
     "Journals",
     "Leasing",
@@ -39,6 +41,7 @@ _HOMES = {
     "Bookkeeper": "bookkeeper",
     "Controller": "controller",
     "Dividing": "turns",
+    "Expiry": "expiry",
     "Holds": "holds",
     "Journals": "journals",
     "Leasing": "leasing",

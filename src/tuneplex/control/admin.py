@@ -20,6 +20,7 @@ from tuneplex.control.operations import LOCAL_ACTOR, Call, Conflict, Operation, 
 from tuneplex.control.recording import Recording
 from tuneplex.control.registry import Registry
 from tuneplex.control.replica_routes import replica_operations
+from tuneplex.control.request_routes import request_operations
 from tuneplex.engines.driver import KINDS
 from tuneplex.errors import BadRequest, Forbidden
 from tuneplex.identity import Limits
@@ -29,6 +30,9 @@ from tuneplex.types import Change, FleetSpec, PoolSpec, Status
 from tuneplex.units import MOST_MONEY
 
 __all__ = ["admin_app", "admin_operations"]
+
+
+_LEAST_KEPT_S = 86400
 
 
 def admin_app(
@@ -73,6 +77,7 @@ def admin_operations(
     operations = (
         *_fleet_operations(controller, registry, leasing, save, _trouble(controller, records)),
         *replica_operations(controller),
+        *request_operations(registry, lambda: controller.spec.name),
         *identity_operations(registry, lambda: _currency(controller.spec)),
         *audit_operations(None if records is None else records.auditor),
         Operation("GET", "/limits", "listLimits", "All tenants, keys and models that have limits, and what they have "
@@ -155,6 +160,8 @@ def _check(spec: FleetSpec, launchers: Collection[str]) -> None:
             words = f"the limits of model {name} are in money, and it has no price"
             raise BadRequest(words, param=f"limits.{name}", code="no_prices")
 
+    if spec.records.keep_s < _LEAST_KEPT_S:
+        raise BadRequest("requests are kept for a day at least", param="records.keep_s")
     dear = [name for name, price in spec.prices.items() if min(msgspec.structs.astuple(price)) < 0]
     if dear:
         raise BadRequest(f"the price of model {dear[0]} is below nothing", param=f"prices.{dear[0]}")

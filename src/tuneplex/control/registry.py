@@ -79,6 +79,12 @@ class Records(Protocol):
     def keep_requests(self, fleet: str, finished: Sequence[Finished]) -> None:
         """Keep requests that are over; doing it again changes nothing."""
 
+    def expire_requests(self, fleet: str, before: int) -> int:
+        """Only add up some requests of the days before this one; how many they were, 0 if all are gone."""
+
+    def requests(self, fleet: str, request_id: str) -> list[Finished]:
+        """The requests that are over and that clients know by this id, oldest first."""
+
     def close(self) -> None:
         """Let go of the database."""
 

@@ -13,7 +13,7 @@ from tuneplex.fleetfile.places import KeyPath, key_text
 from tuneplex.fleetfile.resolve import API_KEY_VARIABLE, DEFAULT_POOL
 from tuneplex.fleetfile.schema import FleetFile, PoolSection, Section
 from tuneplex.types import FleetSpec
-from tuneplex.units import format_bytes, format_duration, format_money
+from tuneplex.units import format_bytes, format_duration, format_long, format_money
 
 __all__ = ["DERIVED", "MASK", "Setting", "explain"]
 
@@ -31,7 +31,8 @@ _FORMATS: Mapping[str, Callable[[int], str]] = {
     "total": format_duration,
     "hedge_after": format_duration,
     "open": format_duration,
-    "keep": format_duration,
+    "keep": format_long,
+    "journal": format_bytes,
     "bytes": format_bytes,
     "longest": format_duration,
     "comments": format_duration,

@@ -20,6 +20,7 @@ from tuneplex.fleetfile.schema import (
     PoolSection,
     PriceSection,
     PricesSection,
+    RecordsSection,
     RetriesSection,
     Section,
     StoreSection,
@@ -40,6 +41,7 @@ _IN_GATEWAY: dict[str, type[Section]] = {
     "breaker": BreakerSection,
     "idempotency": IdempotencySection,
 }
+_PLAIN: dict[str, type[Section]] = {"records": RecordsSection}
 _FLAG_HINT = "write FLAG: value, FLAG: true, or a list of strings as on the command line"
 
 
@@ -62,6 +64,7 @@ def expand(document: Value, places: Places) -> tuple[dict[str, Value], Places]:
     long.gateway()
     long.store()
     long.prices()
+    long.sections()
     return long.values, places.moved(long.moves).copied(long.copies)
 
 
@@ -158,6 +161,11 @@ class _Long:
     def prices(self) -> None:
         if isinstance(prices := self.values.get("prices"), dict):
             self.values["prices"] = _given(prices, PricesSection)
+
+    def sections(self) -> None:
+        for name, section in _PLAIN.items():
+            if isinstance(part := self.values.get(name), dict):
+                self.values[name] = _given(part, section)
 
 
 def _model(values: dict[str, Value], section: type[Section]) -> dict[str, Value]:

@@ -22,6 +22,7 @@ from tuneplex.types import (
     FleetSpec,
     GatewaySettings,
     Idempotency,
+    Keeping,
     Listen,
     Logs,
     PoolSpec,
@@ -84,6 +85,7 @@ def resolve(
         limits=_limits(file, base),
         prices=_prices(file, base),
         logs=Logs(file.logs.format, file.logs.level),
+        records=Keeping(file.records.keep),
     )
 
 
@@ -278,6 +280,7 @@ def _gateway(file: FleetFile, env: Mapping[str, str]) -> GatewaySettings:
         idempotency=Idempotency(gateway.idempotency.bytes, gateway.idempotency.keep),
         migrate=gateway.migrate,
         currency=file.prices.currency if file.prices else "",
+        journal=file.records.journal,
     )
 
 

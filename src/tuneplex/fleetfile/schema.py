@@ -25,6 +25,7 @@ __all__ = [
     "PoolSection",
     "PriceSection",
     "PricesSection",
+    "RecordsSection",
     "RetriesSection",
     "Section",
     "StoreSection",
@@ -73,6 +74,22 @@ def _currency(text: str) -> str:
     return text
 
 
+def _kept(seconds: float) -> float:
+    if not _DAY_S <= seconds <= _LONGEST_DAYS * _DAY_S:
+        raise ValueError(f"should be from 1d to {_LONGEST_DAYS}d")
+    return seconds
+
+
+def _journal(size: int) -> int:
+    if not _LEAST_JOURNAL <= size <= _MOST_JOURNAL:
+        raise ValueError("should be from 64MiB to 1024TiB")
+    return size
+
+
+_DAY_S = 86400
+_LONGEST_DAYS = 3660
+_LEAST_JOURNAL = 64 * 1024 * 1024
+_MOST_JOURNAL = 2**50
 _TOKENS = 1_000_000
 _DEAREST = 1_000_000 * PICOS
 
@@ -81,6 +98,8 @@ PerMillion = Annotated[int, BeforeValidator(_price)]
 Currency = Annotated[str, AfterValidator(_currency)]
 Size = Annotated[int, BeforeValidator(_size), Field(gt=0, le=2**60)]
 Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0, le=30 * 86400)]
+Kept = Annotated[float, BeforeValidator(_duration), AfterValidator(_kept)]
+JournalSize = Annotated[int, BeforeValidator(_size), AfterValidator(_journal)]
 Amount = Annotated[int, Field(ge=1, le=10**15)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 
@@ -332,6 +351,18 @@ class LogsSection(Section):
     )
 
 
+class RecordsSection(Section):
+    """What is kept of requests that are over: who asked what when, and never what they said."""
+
+    keep: Kept = Field(
+        default=90 * 86400.0, description="How long each request is kept; then only sums by the day are."
+    )
+    journal: JournalSize = Field(
+        default=1024 * 1024 * 1024,
+        description="What each gateway process may write down while the store is away, at least `64MiB`.",
+    )
+
+
 class FleetFile(Section):
     """A valid fleet file. Only `base` is needed."""
 
@@ -345,6 +376,7 @@ class FleetFile(Section):
     engine: EngineSection = Field(default=EngineSection(), description="The software that local pools run.")
     gateway: GatewaySection = Field(default=GatewaySection(), description="Where and how clients are served.")
     store: StoreSection = Field(default=StoreSection(), description="The database of tenants and keys.")
+    records: RecordsSection = Field(default=RecordsSection(), description="What is kept of requests.")
     prices: PricesSection | None = Field(default=None, description="What tokens cost, for limits in money.")
     logs: LogsSection = Field(default=LogsSection(), description="What the fleet's own processes write.")
 

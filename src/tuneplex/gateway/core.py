@@ -151,6 +151,7 @@ class Gateway:
         self._site.forget()
         if self._principals is None or not view.models or _keys_differ(before.settings, view.settings):
             self._know()
+        self.ledger.scribe.bound(view.settings.journal)
         self._returns.update(view)
         self._room.changed(view.settings.waiting)
 

@@ -51,6 +51,9 @@ class Writes(Protocol):
     def retry(self) -> None:
         """Try again to write what could not be."""
 
+    def bound(self, most: int) -> None:
+        """Let no more bytes than these lie there unread."""
+
 
 class Scribe:
     """What the gateway tells its journal.
@@ -180,6 +183,11 @@ class Scribe:
     def lost(self) -> int:
         """Entries that could not be written."""
         return self._journal.lost if self._journal is not None else 0
+
+    def bound(self, most: int) -> None:
+        """Let no more bytes than these lie in the journal unread."""
+        if self._journal is not None:
+            self._journal.bound(most)
 
     def tick(self) -> None:
         """Write down what was put together, and what could not be; called several times a second."""

@@ -101,6 +101,10 @@ class Journal:
         if self._waiting:
             self._ask_disk()
 
+    def bound(self, most: int) -> None:
+        """Let all files together have no more bytes than these from now on; see `JournalLimits.most`."""
+        self._limits = msgspec.structs.replace(self._limits, most=most)
+
     def _note(self, entry: Entry) -> None:
         """Keep in mind what the next file has to say again."""
         if isinstance(entry, Opened):

@@ -31,10 +31,10 @@ _N = TypeVar("_N", bound=_Named)
 def changes(old: FleetSpec, new: FleetSpec) -> tuple[Change, ...]:
     """The differences, empty when there is nothing to do.
 
-    Adapters, aliases, limits, prices, gateway settings, the number of replicas, how long they drain and the tenants
-    they are for change while everything runs (`live`). Other pool settings replace replicas one by one (`rolling`).
-    The fleet's name, its base, its store, its logs and where it listens need a `restart`. Where something was fetched
-    from makes no difference as long as it is the same thing.
+    Adapters, aliases, limits, prices, how long requests are kept, gateway settings, the number of replicas, how long
+    they drain and the tenants they are for change while everything runs (`live`). Other pool settings replace replicas
+    one by one (`rolling`). The fleet's name, its base, its store, its logs and where it listens need a `restart`. Where
+    something was fetched from makes no difference as long as it is the same thing.
     """
     return tuple(_changes(_without_sources(old), _without_sources(new)))
 
@@ -58,6 +58,8 @@ def _changes(old: FleetSpec, new: FleetSpec) -> Iterator[Change]:
     yield from _aliases(old.aliases, new.aliases)
     yield from _limits(old.limits, new.limits)
     yield from _prices(old.prices, new.prices)
+    if old.records != new.records:
+        yield Change("records", "change", _LIVE, _fields(old.records, new.records))
     if old.gateway != new.gateway:
         yield Change("gateway", "change", _LIVE, _fields(old.gateway, new.gateway))
 

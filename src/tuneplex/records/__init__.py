@@ -4,6 +4,7 @@ from tuneplex.records.counters import EngineCounters
 from tuneplex.records.database import sqlite_url
 from tuneplex.records.failures import StoreRefused
 from tuneplex.records.minting import digest, mint
+from tuneplex.records.requests import MOST_FOUND
 from tuneplex.records.spending import Counted, Spending
 from tuneplex.records.store import Store
 from tuneplex.records.upkeep import StoreFacts, Upgraded
@@ -11,6 +12,7 @@ from tuneplex.records.usage import GROUPS, Usage
 
 __all__ = [
     "GROUPS",
+    "MOST_FOUND",
     "Counted",
     "EngineCounters",
     "Spending",

@@ -13,10 +13,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tuneplex.journal import Finished, Tried
 from tuneplex.records.tables import requests, usage_days
 
-__all__ = ["DAY_S", "expire_requests", "find_requests", "keep_requests", "read_requests"]
+__all__ = ["DAY_S", "MOST_FOUND", "expire_requests", "find_requests", "keep_requests", "read_requests"]
 
 DAY_S = 86400
+MOST_FOUND = 100  # of one id: a client may give the same to all that it asks
 _BATCH = 500
+_EXPIRED_AT_ONCE = 5000
 _READ_AT_ONCE = 1000
 _NOT_KEPT = re.compile("[\0\ud800-\udfff]")  # what one of the databases would not take
 _SUMS = ("requests", "prompt", "cached", "completion")
@@ -31,9 +33,10 @@ def keep_requests(connection: Connection, fleet: str, finished: Sequence[Finishe
 
 
 def find_requests(connection: Connection, fleet: str, request_id: str) -> list[Finished]:
-    """The requests that clients know by this id, oldest first: mostly one."""
+    """The requests that clients know by this id, oldest first: mostly one, and the last `MOST_FOUND` at most."""
     mine = select(requests).where(requests.c.request_id == request_id, requests.c.fleet == fleet)
-    return [_finished(row) for row in connection.execute(mine.order_by(requests.c.arrived))]
+    last = mine.order_by(requests.c.arrived.desc(), requests.c.id.desc()).limit(MOST_FOUND)
+    return [_finished(row) for row in connection.execute(last)][::-1]
 
 
 def read_requests(connection: Connection, fleet: str, since: float, until: float) -> Iterator[Finished]:
@@ -54,13 +57,21 @@ def read_requests(connection: Connection, fleet: str, since: float, until: float
 
 
 def expire_requests(connection: Connection, fleet: str, before: int) -> int:
-    """Add up the requests of all days before this one, and let go of them; how many they were."""
-    old = requests.c.fleet == fleet, requests.c.day < before
+    """Add up some requests of the days before this one, and let go of them; how many they were, 0 if all are gone."""
+    old = select(requests.c.id).where(requests.c.fleet == fleet, requests.c.day < before)
+    found = connection.scalars(old.order_by(requests.c.day).limit(_EXPIRED_AT_ONCE)).all()
+    for start in range(0, len(found), _BATCH):
+        _expire(connection, found[start : start + _BATCH])
+    return len(found)
+
+
+def _expire(connection: Connection, ids: Sequence[str]) -> None:
+    mine = requests.c.id.in_(ids)
     sums = [func.sum(requests.c.count), *(func.sum(requests.c[name]) for name in _SUMS[1:])]
     keys = [requests.c[name] for name in _GROUP]
-    for row in connection.execute(select(*keys, *sums).where(*old).group_by(*keys)).all():
+    for row in connection.execute(select(*keys, *sums).where(mine).group_by(*keys)).all():
         _add(connection, dict(zip((*_GROUP, *_SUMS), row, strict=True)))
-    return connection.execute(delete(requests).where(*old)).rowcount
+    connection.execute(delete(requests).where(mine))
 
 
 def _add(connection: Connection, row: dict[str, Any]) -> None:

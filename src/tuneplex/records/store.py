@@ -285,7 +285,10 @@ class Store:
             keep_requests(connection, fleet, finished)
 
     def requests(self, fleet: str, request_id: str) -> list[Finished]:
-        """The requests that clients know by this id, oldest first: mostly one, but clients can choose their ids."""
+        """The requests that clients know by this id, oldest first: mostly one, but clients can choose their ids.
+
+        They are the last `MOST_FOUND` at most.
+        """
         with self._database.reading() as connection:
             return find_requests(connection, fleet, request_id)
 
@@ -295,7 +298,7 @@ class Store:
             yield from read_requests(connection, fleet, since, until)
 
     def expire_requests(self, fleet: str, before: int) -> int:
-        """Only add up, from now on, the requests of all days before this one; how many they were."""
+        """Only add up, from now on, some thousand requests of the days before this one; how many, 0 if all are gone."""
         with self._database.writing() as connection:
             return expire_requests(connection, fleet, before)
 

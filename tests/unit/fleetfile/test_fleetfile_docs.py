@@ -32,6 +32,7 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "`gateway.breaker`": schema.BreakerSection,
     "`gateway.idempotency`": schema.IdempotencySection,
     "`store`": schema.StoreSection,
+    "`records`": schema.RecordsSection,
     "`prices`": schema.PricesSection,
     "`logs`": schema.LogsSection,
 }
@@ -50,7 +51,7 @@ def value(text: str, key: str) -> object:
     read |= dict.fromkeys(
         [*schema.TimeoutsSection.model_fields, "longest", "comments", "open", "keep", "drain"], parse_duration
     )
-    read["bytes"] = parse_bytes
+    read["bytes"] = read["journal"] = parse_bytes
     return read.get(key, yaml.safe_load)(text)
 
 

@@ -126,3 +126,10 @@ def test_money(load_text: LoadText) -> None:
     assert found["prices.currency"] == ("EUR", "fleet.yaml:2")
     assert found["prices.prompt"] == ("0.15", "fleet.yaml:2")
     assert settings("base: models/tiny\n", load_text)["prices"] == ("-", "default")
+
+
+def test_long_times(load_text: LoadText) -> None:
+    """How long requests are kept is shown in days."""
+    found = {setting.key: setting.value for setting in explain(load_text("base: models/tiny\nrecords: {keep: 400d}\n"))}
+    assert (found["records.keep"], found["records.journal"]) == ("400d", "1.0 GiB")
+    assert found["gateway.idempotency.keep"] == "24h00m"

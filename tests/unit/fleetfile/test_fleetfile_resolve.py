@@ -391,3 +391,11 @@ def test_a_price_is_exactly_what_is_written(micros: int) -> None:
     text = f"{micros // 10**6}.{micros % 10**6:06}"
     as_number, as_text = (TypeAdapter(PerMillion).validate_python(value) for value in (float(text), text))
     assert as_number == as_text == micros * 10**6
+
+
+def test_what_is_kept_of_requests(load_text: LoadText) -> None:
+    """How long requests are kept is the fleet's, and how much a journal holds the gateways'."""
+    spec = resolved(load_text("base: models/tiny\nrecords: {keep: 7d, journal: 64MiB}\n"), {})
+    assert (spec.records.keep_s, spec.gateway.journal) == (7 * 86400, 64 * 1024 * 1024)
+    plain = resolved(load_text("base: models/tiny\nrecords:\n  keep:\n"), {})
+    assert (plain.records.keep_s, plain.gateway.journal) == (90 * 86400, 1024 * 1024 * 1024)

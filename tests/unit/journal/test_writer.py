@@ -237,3 +237,16 @@ async def test_a_disk_that_refuses_is_not_believed(tmp_path: Path, monkeypatch: 
     assert not early.is_set()
     assert len(segments(tmp_path / "g-1")) == 2
     journal.close()
+
+
+def test_a_bound_can_change(tmp_path: Path) -> None:
+    """A journal that may hold less from now on takes no more when it is full, and goes on when it may hold more."""
+    journal = Journal(tmp_path, "g-1", limits=JournalLimits(segment=500, kept=0))
+    for number in range(20):
+        assert journal.write(opened(number))
+    journal.bound(1000)
+    assert not all(journal.write(opened(number)) for number in range(20, 30))
+    assert "full" in journal.trouble
+    journal.bound(10**6)
+    assert journal.write(opened(31))
+    journal.close()
