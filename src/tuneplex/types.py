@@ -286,9 +286,13 @@ class Keeping(msgspec.Struct, frozen=True):
 
     Attributes:
         keep_s: How long each of them is, seconds; then they are only added up by the day.
+        audit_s: How long the audit log is kept, seconds; it is dropped in whole segments.
+        head_url: Where the newest head of the audit log is posted to, or empty.
     """
 
     keep_s: float = 90 * 86400.0
+    audit_s: float = 365 * 86400.0
+    head_url: str = ""
 
 
 class GatewaySettings(msgspec.Struct, frozen=True):

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuneplex.control.auditor import Auditing, Auditor
+from tuneplex.control.auditor import Auditor
 from tuneplex.control.bookkeeper import Bookkeeper
 from tuneplex.control.journals import Journals
 from tuneplex.journal import Finished
 from tuneplex.records import Store, sqlite_url
+from tuneplex.types import Keeping
 
 
 async def main(folder: Path) -> None:
@@ -23,7 +24,7 @@ async def main(folder: Path) -> None:
     async def keep(finished: Sequence[Finished]) -> None:
         await asyncio.to_thread(store.keep_requests, "bench", finished)
 
-    auditor = Auditor(folder / "audit", base=lambda: "base", settings=Auditing)
+    auditor = Auditor(folder / "audit", base=lambda: "base", settings=Keeping)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with asyncio.TaskGroup() as group:

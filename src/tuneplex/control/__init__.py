@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tuneplex.control.admin import admin_app
-    from tuneplex.control.auditor import Auditing, Auditor
+    from tuneplex.control.auditor import Auditor
     from tuneplex.control.bookkeeper import Bookkeeper
     from tuneplex.control.controller import Controller
     from tuneplex.control.expiry import Expiry
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tuneplex.control.turns import Dividing
 
 __all__ = [
-    "Auditing",
     "Auditor",
     "Bookkeeper",
     "Controller",
@@ -36,7 +35,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Auditing": "auditor",
     "Auditor": "auditor",
     "Bookkeeper": "bookkeeper",
     "Controller": "controller",

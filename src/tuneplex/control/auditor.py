@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import httpx2
-import msgspec
 
 from tuneplex.errors import AuditError
 from tuneplex.journal import Entered, Finished, Lost, Numbered, Opened, Replay
 from tuneplex.log import get_logger
 from tuneplex.records.audit import CONTROL, AuditEvent, AuditLog, SignedHead, checkpoint_due, post_head
+from tuneplex.types import Keeping
 
-__all__ = ["Auditing", "Auditor"]
+__all__ = ["Auditor"]
 
 _log = get_logger(__name__)
 T = TypeVar("T")
@@ -26,18 +26,6 @@ _PATIENCE_S = 5.0  # with the control that was before
 _RETAIN_S = 3600.0
 _MOST_PENDING = 10_000
 _REFUSED = "rejected"
-
-
-class Auditing(msgspec.Struct, frozen=True):
-    """How the audit log is kept.
-
-    Attributes:
-        keep_s: For how long, seconds; whole segments are dropped.
-        head_url: Where the newest head is posted to, or empty.
-    """
-
-    keep_s: float = 365 * 86400.0
-    head_url: str = ""
 
 
 class Auditor:
@@ -51,7 +39,7 @@ class Auditor:
 
     name = "the audit log"
 
-    def __init__(self, directory: Path, *, base: Callable[[], str], settings: Callable[[], Auditing]) -> None:
+    def __init__(self, directory: Path, *, base: Callable[[], str], settings: Callable[[], Keeping]) -> None:
         self._directory = directory
         self._base = base
         self._settings = settings
@@ -206,7 +194,7 @@ class Auditor:
         signed = await self._call(lambda log: _signed(log, now))
         if not 0 <= now - self._retained < _RETAIN_S:
             self._retained = now
-            await self._call(lambda log: log.retain(self._settings().keep_s, now))
+            await self._call(lambda log: log.retain(self._settings().audit_s, now))
         await self._post(signed)
 
     async def _write_own(self) -> None:

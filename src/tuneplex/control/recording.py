@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuneplex.control.auditor import Auditing, Auditor
+from tuneplex.control.auditor import Auditor
 from tuneplex.control.bookkeeper import Bookkeeper
 from tuneplex.control.controller import Controller
 from tuneplex.control.journals import Journals
@@ -33,7 +33,7 @@ class Recording:
     def __init__(self, journal: Path, audit: Path, controller: Controller, registry: Registry) -> None:
         self._controller = controller
         self._registry = registry
-        self.auditor = Auditor(audit, base=lambda: controller.spec.base.name, settings=Auditing)
+        self.auditor = Auditor(audit, base=lambda: controller.spec.base.name, settings=lambda: controller.spec.records)
         self.journals = Journals(journal, [Bookkeeper(self._keep), self.auditor])
 
     async def run(self) -> None:

@@ -31,6 +31,7 @@ _FORMATS: Mapping[str, Callable[[int], str]] = {
     "total": format_duration,
     "hedge_after": format_duration,
     "open": format_duration,
+    "audit": format_long,
     "keep": format_long,
     "journal": format_bytes,
     "bytes": format_bytes,

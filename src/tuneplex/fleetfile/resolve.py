@@ -85,7 +85,7 @@ def resolve(
         limits=_limits(file, base),
         prices=_prices(file, base),
         logs=Logs(file.logs.format, file.logs.level),
-        records=Keeping(file.records.keep),
+        records=Keeping(file.records.keep, file.records.audit, file.records.head_url or ""),
     )
 
 

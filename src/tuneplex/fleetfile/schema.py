@@ -6,6 +6,7 @@ import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr
 
@@ -80,6 +81,13 @@ def _kept(seconds: float) -> float:
     return seconds
 
 
+def _posted_to(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
+        raise ValueError("should be an http or https URL, without a user")
+    return url
+
+
 def _journal(size: int) -> int:
     if not _LEAST_JOURNAL <= size <= _MOST_JOURNAL:
         raise ValueError("should be from 64MiB to 1024TiB")
@@ -100,6 +108,7 @@ Size = Annotated[int, BeforeValidator(_size), Field(gt=0, le=2**60)]
 Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0, le=30 * 86400)]
 Kept = Annotated[float, BeforeValidator(_duration), AfterValidator(_kept)]
 JournalSize = Annotated[int, BeforeValidator(_size), AfterValidator(_journal)]
+HeadUrl = Annotated[str, AfterValidator(_posted_to)]
 Amount = Annotated[int, Field(ge=1, le=10**15)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 
@@ -360,6 +369,11 @@ class RecordsSection(Section):
     journal: JournalSize = Field(
         default=1024 * 1024 * 1024,
         description="What each gateway process may write down while the store is away, at least `64MiB`.",
+    )
+    audit: Kept = Field(default=365 * 86400.0, description="How long the audit log is kept.")
+    head_url: HeadUrl | None = Field(
+        default=None,
+        description="Where each new head of the audit log is posted to, as JSON.",
     )
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tests.support.fleets import Fleet, MakeFleet
-from tuneplex.records.audit import PUBLIC_FILE, PublicKey, Report, has_log, newest_head, verify
-from tuneplex.types import AdapterVersion
+from tuneplex.records.audit import PUBLIC_FILE, Head, PublicKey, Report, has_log, newest_head, verify
+from tuneplex.types import AdapterVersion, Keeping
 
 
 def verified(fleet: Fleet) -> Report:
@@ -102,3 +106,31 @@ def test_the_log_can_be_checked_while_it_is_written(make_fleet: MakeFleet) -> No
     report = verified(fleet)
     assert report.ok
     assert Path(fleet.state.audit / PUBLIC_FILE).exists()
+
+
+def test_heads_are_kept_elsewhere(make_fleet: MakeFleet) -> None:
+    """Each new head is posted where the fleet file says, and the log can be checked against it later."""
+    heads: list[str] = []
+
+    class Taker(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heads.append(json.loads(self.rfile.read(int(self.headers["content-length"])))["head"])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Taker) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        fleet = make_fleet()
+        fleet.ready()
+        url = f"http://127.0.0.1:{server.server_port}/heads"
+        fleet.apply(msgspec.structs.replace(fleet.spec, records=Keeping(head_url=url)))
+        fleet.wait_for(lambda: heads)
+        fleet.ask()
+        after(fleet, 1)
+        server.shutdown()
+    expected = Head.parse(heads[0])
+    key = PublicKey.read(fleet.state.audit / PUBLIC_FILE)
+    assert verify(fleet.state.audit, key, expected).ok

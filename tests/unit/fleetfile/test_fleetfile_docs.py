@@ -49,7 +49,7 @@ def value(text: str, key: str) -> object:
     """A default as it stands on the page, read as the fleet file would read it."""
     read: dict[str, Callable[[str], object]] = {"max_body": parse_bytes}
     read |= dict.fromkeys(
-        [*schema.TimeoutsSection.model_fields, "longest", "comments", "open", "keep", "drain"], parse_duration
+        [*schema.TimeoutsSection.model_fields, "longest", "comments", "open", "keep", "audit", "drain"], parse_duration
     )
     read["bytes"] = read["journal"] = parse_bytes
     return read.get(key, yaml.safe_load)(text)

@@ -398,4 +398,6 @@ def test_what_is_kept_of_requests(load_text: LoadText) -> None:
     spec = resolved(load_text("base: models/tiny\nrecords: {keep: 7d, journal: 64MiB}\n"), {})
     assert (spec.records.keep_s, spec.gateway.journal) == (7 * 86400, 64 * 1024 * 1024)
     plain = resolved(load_text("base: models/tiny\nrecords:\n  keep:\n"), {})
+    audited = resolved(load_text("base: models/tiny\nrecords: {audit: 30d, head_url: https://log/h}\n"), {})
+    assert (audited.records.audit_s, audited.records.head_url) == (30 * 86400, "https://log/h")
     assert (plain.records.keep_s, plain.gateway.journal) == (90 * 86400, 1024 * 1024 * 1024)
