@@ -28,6 +28,7 @@ __all__ = [
     "Leases",
     "Listen",
     "Model",
+    "Objective",
     "Part",
     "PoolSpec",
     "Price",
@@ -291,6 +292,18 @@ class Keeping(msgspec.Struct, frozen=True):
     keep_s: float = 90 * 86400.0
 
 
+class Objective(msgspec.Struct, frozen=True):
+    """What is promised of a model.
+
+    Attributes:
+        availability: How many of the requests are served, percent, below 100.
+        ttft_p95_s: In which time 95 % of its streams begin, seconds; None where nothing is promised of that.
+    """
+
+    availability: float = 99.9
+    ttft_p95_s: float | None = None
+
+
 class GatewaySettings(msgspec.Struct, frozen=True):
     """What can change in a gateway while it runs.
 
@@ -550,6 +563,8 @@ class FleetSpec(msgspec.Struct, frozen=True):
         prices: Of those models whose use costs something, by name.
         store: URL of the PostgreSQL database that keeps tenants and keys; empty for a file in the state directory.
         records: What is kept of requests that are over.
+        objective: What is promised of the models.
+        objectives: Of those models of which something else is, by name.
     """
 
     name: str
@@ -563,6 +578,8 @@ class FleetSpec(msgspec.Struct, frozen=True):
     limits: dict[str, Limits] = {}
     prices: dict[str, Price] = {}
     records: Keeping = Keeping()
+    objective: Objective = Objective()
+    objectives: dict[str, Objective] = {}
 
 
 class Change(msgspec.Struct, frozen=True):
