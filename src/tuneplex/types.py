@@ -28,6 +28,7 @@ __all__ = [
     "Leases",
     "Listen",
     "Model",
+    "Objective",
     "Part",
     "PoolSpec",
     "Price",
@@ -293,6 +294,18 @@ class Keeping(msgspec.Struct, frozen=True):
     keep_s: float = 90 * 86400.0
     audit_s: float = 365 * 86400.0
     head_url: str = ""
+
+
+class Objective(msgspec.Struct, frozen=True):
+    """What is promised of a model.
+
+    Attributes:
+        availability: How many of the requests are served, percent, below 100.
+        ttft_p95_s: In which time 95 % of its streams begin, seconds; None where nothing is promised of that.
+    """
+
+    availability: float = 99.9
+    ttft_p95_s: float | None = None
 
 
 class GatewaySettings(msgspec.Struct, frozen=True):
@@ -569,6 +582,8 @@ class FleetSpec(msgspec.Struct, frozen=True):
         store: URL of the PostgreSQL database that keeps tenants and keys; empty for a file in the state directory.
         logs: Of the fleet's own processes.
         records: What is kept of requests that are over.
+        objective: What is promised of the models.
+        objectives: Of those models of which something else is, by name.
     """
 
     name: str
@@ -583,6 +598,8 @@ class FleetSpec(msgspec.Struct, frozen=True):
     prices: dict[str, Price] = {}
     logs: Logs = Logs()
     records: Keeping = Keeping()
+    objective: Objective = Objective()
+    objectives: dict[str, Objective] = {}
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from tuneplex.types import (
     Keeping,
     Listen,
     Logs,
+    Objective,
     PoolSpec,
     Price,
     Timeouts,
@@ -42,6 +43,14 @@ replace = msgspec.structs.replace
         ({"logs": Logs("json")}, Change("logs", "change", "restart", "format text -> json")),
         ({"store": "postgresql://hunter2@h/d"}, Change("store", "change", "restart", "url changed")),
         ({"records": Keeping(86400.0)}, Change("records", "change", "live", "keep_s 7776000.0 -> 86400.0")),
+        (
+            {"objective": Objective(99.5, 2.0)},
+            Change("slo", "change", "live", "availability 99.9 -> 99.5, ttft_p95_s none -> 2.0"),
+        ),
+        (
+            {"objectives": {"contacts": Objective(95.0)}},
+            Change("slo of contacts", "add", "live", "availability 99.9 -> 95.0"),
+        ),
         ({"listen": Listen(port=9000)}, Change("listen", "change", "restart", "port 8000 -> 9000")),
         ({"adapters": ()}, Change("adapter contacts", "remove", "live", "contacts@aaaaaaaaaaaa")),
         (

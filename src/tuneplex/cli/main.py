@@ -31,7 +31,7 @@ def build(*, decorated: bool) -> typer.Typer:
     look: Literal["rich"] | None = "rich" if decorated else None
     app = typer.Typer(name="tuneplex", rich_markup_mode=look, pretty_exceptions_enable=False)
     app.callback(epilog=_EPILOG)(root)
-    for command in (demo, up, down, apply, restart, status, limits, logs, ask, past.why, doctor):
+    for command in (demo, up, down, apply, restart, status, limits, logs, ask, past.why, past.slo, doctor):
         app.command()(command)
     for name, about, commands in _groups():
         group = typer.Typer(rich_markup_mode=look, help=about)

@@ -70,6 +70,11 @@ __all__ = [
     "Revoke",
     "Scopes",
     "Since",
+    "SloBy",
+    "SloCheck",
+    "SloFirstToken",
+    "SloTarget",
+    "SloWindow",
     "StateDir",
     "System",
     "Temperature",
@@ -226,6 +231,23 @@ Records = Annotated[
     Recording | None,
     typer.Option("--records", help="Whether a request is refused unless its entry is on the disk first."),
 ]
+SloWindow = Annotated[
+    str, typer.Option("--window", metavar="TIME", help="What the error budget is for, for instance 7d.")
+]
+SloTarget = Annotated[
+    float | None,
+    typer.Option(
+        "--target", metavar="PERCENT", min=50, max=99.999999, help="How many are served; else as the fleet file says."
+    ),
+]
+SloFirstToken = Annotated[
+    str | None,
+    typer.Option(
+        "--ttft", metavar="TIME", help="In which time 95 % of streams begin, as 2s; else as the fleet file says."
+    ),
+]
+SloBy = Annotated[str, typer.Option("--by", metavar="NAMES", help="model, tenant or model,tenant.")]
+SloCheck = Annotated[bool, typer.Option("--check", help="Exit with 1 when not all was kept.")]
 Scopes = Annotated[
     list[Scope] | None,
     typer.Option(

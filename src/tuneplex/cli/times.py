@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from tuneplex.errors import UserError
 from tuneplex.units import parse_duration
 
-__all__ = ["distance", "instant", "moment", "seconds"]
+__all__ = ["distance", "instant", "moment", "positive", "seconds"]
 
 _STEPS = ((86400, "day"), (3600, "hour"), (60, "minute"))
 
@@ -23,6 +23,18 @@ def seconds(text: str, option: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise UserError(f"{option}: {error}; for long times use days: 90d") from None
+
+
+def positive(text: str, option: str) -> float:
+    """A duration of more than nothing from the command line.
+
+    Raises:
+        UserError: It is none.
+    """
+    found = seconds(text, option)
+    if not found:
+        raise UserError(f"{option}: should be more than 0")
+    return found
 
 
 def distance(then: float, now: float) -> str:

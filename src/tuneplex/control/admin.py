@@ -33,6 +33,7 @@ __all__ = ["admin_app", "admin_operations"]
 
 
 _LEAST_KEPT_S = 86400
+_ALL_PERCENT = 100
 
 
 def admin_app(
@@ -160,6 +161,10 @@ def _check(spec: FleetSpec, launchers: Collection[str]) -> None:
             words = f"the limits of model {name} are in money, and it has no price"
             raise BadRequest(words, param=f"limits.{name}", code="no_prices")
 
+    for name, objective in {"": spec.objective, **spec.objectives}.items():
+        if not 0 < objective.availability < _ALL_PERCENT:
+            where = f"objectives.{name}" if name else "objective"
+            raise BadRequest("an availability is above 0 and below 100 percent", param=where)
     if spec.records.keep_s < _LEAST_KEPT_S:
         raise BadRequest("requests are kept for a day at least", param="records.keep_s")
     dear = [name for name, price in spec.prices.items() if min(msgspec.structs.astuple(price)) < 0]

@@ -25,6 +25,7 @@ _FORMATS: Mapping[str, Callable[[int], str]] = {
     "kv_cache": format_bytes,
     "max_body": format_bytes,
     "drain": format_duration,
+    "ttft_p95": format_duration,
     "connect": format_duration,
     "first_byte": format_duration,
     "between_chunks": format_duration,

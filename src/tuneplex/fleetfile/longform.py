@@ -17,12 +17,14 @@ from tuneplex.fleetfile.schema import (
     GatewaySection,
     IdempotencySection,
     LimitsSection,
+    ModelSloSection,
     PoolSection,
     PriceSection,
     PricesSection,
     RecordsSection,
     RetriesSection,
     Section,
+    SloSection,
     StoreSection,
     TimeoutsSection,
     TlsSection,
@@ -32,7 +34,7 @@ from tuneplex.fleetfile.schema import (
 __all__ = ["expand"]
 
 _FLAG = re.compile(r"(?:--)?[A-Za-z0-9][A-Za-z0-9._-]*")
-_IN_MODEL: dict[str, type[Section]] = {"limits": LimitsSection, "price": PriceSection}
+_IN_MODEL: dict[str, type[Section]] = {"limits": LimitsSection, "price": PriceSection, "slo": ModelSloSection}
 _IN_GATEWAY: dict[str, type[Section]] = {
     "tls": TlsSection,
     "timeouts": TimeoutsSection,
@@ -41,7 +43,7 @@ _IN_GATEWAY: dict[str, type[Section]] = {
     "breaker": BreakerSection,
     "idempotency": IdempotencySection,
 }
-_PLAIN: dict[str, type[Section]] = {"records": RecordsSection}
+_PLAIN: dict[str, type[Section]] = {"records": RecordsSection, "slo": SloSection}
 _FLAG_HINT = "write FLAG: value, FLAG: true, or a list of strings as on the command line"
 
 

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from tuneplex.fleetfile.checks import STORE_HINT, is_loopback, is_token, max_num_seqs, store_problem
 from tuneplex.fleetfile.places import KeyPath
 from tuneplex.fleetfile.ranks import MAX_LORA_RANKS, smallest_max_rank
-from tuneplex.fleetfile.schema import FleetFile, PoolSection, PriceSection, PricesSection
+from tuneplex.fleetfile.schema import FleetFile, ModelSloSection, PoolSection, PriceSection, PricesSection
 from tuneplex.identity import Limits
 from tuneplex.types import (
     AdapterVersion,
@@ -25,6 +25,7 @@ from tuneplex.types import (
     Keeping,
     Listen,
     Logs,
+    Objective,
     PoolSpec,
     Price,
     Retries,
@@ -86,6 +87,8 @@ def resolve(
         prices=_prices(file, base),
         logs=Logs(file.logs.format, file.logs.level),
         records=Keeping(file.records.keep, file.records.audit, file.records.head_url or ""),
+        objective=_promised(file),
+        objectives=_objectives(file, base),
     )
 
 
@@ -101,6 +104,27 @@ def _prices(file: FleetFile, base: Base) -> dict[str, Price]:
     own = {base.name: file.base.price, **{name: adapter.price for name, adapter in file.adapters.items()}}
     found = {name: _price(section or file.prices) for name, section in own.items()}
     return {name: price for name, price in found.items() if price is not None}
+
+
+def _objectives(file: FleetFile, base: Base) -> dict[str, Objective]:
+    """Of the models of which something of their own is promised, by name."""
+    own = {base.name: file.base.slo, **{name: adapter.slo for name, adapter in file.adapters.items()}}
+    usual = _promised(file)
+    found = {name: _objective(section, usual) for name, section in own.items() if section is not None}
+    return {name: objective for name, objective in found.items() if objective != usual}
+
+
+def _promised(file: FleetFile) -> Objective:
+    return Objective(file.slo.availability, file.slo.ttft_p95)
+
+
+def _objective(section: ModelSloSection, usual: Objective) -> Objective:
+    """What a section promises; what it leaves open is as usual."""
+    availability, ttft_s = section.availability, section.ttft_p95
+    return Objective(
+        usual.availability if availability is None else availability,
+        usual.ttft_p95_s if ttft_s is None else ttft_s,
+    )
 
 
 def _price(section: PriceSection | PricesSection | None) -> Price | None:

@@ -23,12 +23,14 @@ __all__ = [
     "IdempotencySection",
     "LimitsSection",
     "LogsSection",
+    "ModelSloSection",
     "PoolSection",
     "PriceSection",
     "PricesSection",
     "RecordsSection",
     "RetriesSection",
     "Section",
+    "SloSection",
     "StoreSection",
     "TimeoutsSection",
     "TlsSection",
@@ -75,6 +77,12 @@ def _currency(text: str) -> str:
     return text
 
 
+def _percent(value: Any) -> float:  # noqa: ANN401 - the same
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST_PERCENT <= value < _ALL_PERCENT:
+        raise ValueError("should be a number of percent from 50 to below 100, for instance 99.9")
+    return float(value)
+
+
 def _kept(seconds: float) -> float:
     if not _DAY_S <= seconds <= _LONGEST_DAYS * _DAY_S:
         raise ValueError(f"should be from 1d to {_LONGEST_DAYS}d")
@@ -94,6 +102,7 @@ def _journal(size: int) -> int:
     return size
 
 
+_LEAST_PERCENT, _ALL_PERCENT = 50, 100
 _DAY_S = 86400
 _LONGEST_DAYS = 3660
 _LEAST_JOURNAL = 64 * 1024 * 1024
@@ -109,6 +118,7 @@ Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0, le=30 * 8640
 Kept = Annotated[float, BeforeValidator(_duration), AfterValidator(_kept)]
 JournalSize = Annotated[int, BeforeValidator(_size), AfterValidator(_journal)]
 HeadUrl = Annotated[str, AfterValidator(_posted_to)]
+Percent = Annotated[float, BeforeValidator(_percent)]
 Amount = Annotated[int, Field(ge=1, le=10**15)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 
@@ -136,6 +146,26 @@ class LimitsSection(Section):
     cut_streams: bool = Field(
         default=False,
         description="End streams when this money is gone; otherwise each must fit in what is left before it begins.",
+    )
+
+
+class SloSection(Section):
+    """What is promised of the models: `tuneplex slo` tells how much of it was kept."""
+
+    availability: Percent = Field(default=99.9, description="How many of the requests are served, percent, below 100.")
+    ttft_p95: Duration | None = Field(
+        default=None, description="In which time 95 % of the streams begin, waiting included."
+    )
+
+
+class ModelSloSection(Section):
+    """What is promised of one model; what is not given is as in `slo`."""
+
+    availability: Percent | None = Field(
+        default=None, description="How many of the requests are served, percent, below 100."
+    )
+    ttft_p95: Duration | None = Field(
+        default=None, description="In which time 95 % of the streams begin, waiting included."
     )
 
 
@@ -171,6 +201,7 @@ class BaseSection(Section):
     name: str | None = Field(default=None, description="What clients say in `model`.")
     limits: LimitsSection | None = Field(default=None, description="How much may be asked of it, by all callers.")
     price: PriceSection | None = Field(default=None, description="What its tokens cost, instead of `prices`.")
+    slo: ModelSloSection | None = Field(default=None, description="What is promised of it, instead of what `slo` says.")
 
 
 class AdapterSection(Section):
@@ -180,6 +211,7 @@ class AdapterSection(Section):
     pool: str | None = Field(default=None, description="The pool that serves it.")
     limits: LimitsSection | None = Field(default=None, description="How much may be asked of it, by all callers.")
     price: PriceSection | None = Field(default=None, description="What its tokens cost, instead of `prices`.")
+    slo: ModelSloSection | None = Field(default=None, description="What is promised of it, instead of what `slo` says.")
 
 
 class PoolSection(Section):
@@ -391,6 +423,7 @@ class FleetFile(Section):
     gateway: GatewaySection = Field(default=GatewaySection(), description="Where and how clients are served.")
     store: StoreSection = Field(default=StoreSection(), description="The database of tenants and keys.")
     records: RecordsSection = Field(default=RecordsSection(), description="What is kept of requests.")
+    slo: SloSection = Field(default=SloSection(), description="What is promised of the models.")
     prices: PricesSection | None = Field(default=None, description="What tokens cost, for limits in money.")
     logs: LogsSection = Field(default=LogsSection(), description="What the fleet's own processes write.")
 

@@ -6,6 +6,7 @@ from tuneplex.policy.eligible import eligible, expected, too_small
 from tuneplex.policy.fair import FairQueue, Place
 from tuneplex.policy.leases import Want, ceiling, floor, shares
 from tuneplex.policy.lessor import Lessor
+from tuneplex.policy.objectives import NOTHING, Service, availability, burnt, together
 from tuneplex.policy.periods import BUDGETS, DAY_S, Periods, day_of, month_of, periods_at, rest_s
 from tuneplex.policy.permission import permits
 from tuneplex.policy.retrying import DEATHS, Budget, End, Verdict, backoff_s, read_retry_after, verdict
@@ -19,6 +20,7 @@ __all__ = [
     "DAY_S",
     "DEATHS",
     "MINUTE_S",
+    "NOTHING",
     "QUANTUM_S",
     "Breaker",
     "Budget",
@@ -28,12 +30,15 @@ __all__ = [
     "Lessor",
     "Periods",
     "Place",
+    "Service",
     "Slots",
     "Verdict",
     "Want",
     "Window",
     "Word",
+    "availability",
     "backoff_s",
+    "burnt",
     "ceiling",
     "changes",
     "day_of",
@@ -49,6 +54,7 @@ __all__ = [
     "read_retry_after",
     "rest_s",
     "shares",
+    "together",
     "too_small",
     "turns",
     "verdict",

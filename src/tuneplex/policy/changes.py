@@ -31,10 +31,10 @@ _N = TypeVar("_N", bound=_Named)
 def changes(old: FleetSpec, new: FleetSpec) -> tuple[Change, ...]:
     """The differences, empty when there is nothing to do.
 
-    Adapters, aliases, limits, prices, how long requests are kept, gateway settings, the number of replicas, how long
-    they drain and the tenants they are for change while everything runs (`live`). Other pool settings replace replicas
-    one by one (`rolling`). The fleet's name, its base, its store, its logs and where it listens need a `restart`. Where
-    something was fetched from makes no difference as long as it is the same thing.
+    Adapters, aliases, limits, prices, how long requests are kept, what is promised of models, gateway settings, the
+    number of replicas, how long they drain and the tenants they are for change while everything runs (`live`). Other
+    pool settings replace replicas one by one (`rolling`). The fleet's name, its base, its store, its logs and where it
+    listens need a `restart`. Where something was fetched from makes no difference as long as it is the same thing.
     """
     return tuple(_changes(_without_sources(old), _without_sources(new)))
 
@@ -60,6 +60,7 @@ def _changes(old: FleetSpec, new: FleetSpec) -> Iterator[Change]:
     yield from _prices(old.prices, new.prices)
     if old.records != new.records:
         yield Change("records", "change", _LIVE, _fields(old.records, new.records))
+    yield from _objectives(old, new)
     if old.gateway != new.gateway:
         yield Change("gateway", "change", _LIVE, _fields(old.gateway, new.gateway))
 
@@ -133,6 +134,16 @@ def _prices(old: Mapping[str, Price], new: Mapping[str, Price]) -> Iterator[Chan
         if before != after:
             kind = "add" if before is None else "remove" if after is None else "change"
             yield Change(f"price of {name}", kind, _LIVE, f"{_per_million(before)} -> {_per_million(after)}")
+
+
+def _objectives(old: FleetSpec, new: FleetSpec) -> Iterator[Change]:
+    if old.objective != new.objective:
+        yield Change("slo", "change", _LIVE, _fields(old.objective, new.objective))
+    for name in (*old.objectives, *(name for name in new.objectives if name not in old.objectives)):
+        before, after = old.objectives.get(name), new.objectives.get(name)
+        if before != after:
+            kind = "add" if before is None else "remove" if after is None else "change"
+            yield Change(f"slo of {name}", kind, _LIVE, _fields(before or old.objective, after or new.objective))
 
 
 def _per_million(price: Price | None) -> str:

@@ -17,6 +17,7 @@ from tuneplex.records.counters import EngineCounters, keep_counters, read_counte
 from tuneplex.records.database import Database
 from tuneplex.records.requests import expire_requests, find_requests, keep_requests, read_requests
 from tuneplex.records.rows import read_keys, read_tenants, row
+from tuneplex.records.service import FirstTokens, Served, read_first_tokens, read_served
 from tuneplex.records.spending import Counted, Spending, forget_spending, read_spending, write_spending
 from tuneplex.records.upkeep import StoreFacts, Upgraded
 from tuneplex.records.usage import Usage, read_usage
@@ -316,6 +317,18 @@ class Store:
         """
         with self._database.reading() as connection:
             return read_usage(connection, fleet, by=by, since=since, until=until, only=only or {})
+
+    def served(
+        self, fleet: str, since: float, *, by: Sequence[str], late_s: Mapping[str, float], usual_s: float
+    ) -> list[Served]:
+        """How many requests were served and how many should have been; see `service.read_served`."""
+        with self._database.reading() as connection:
+            return read_served(connection, fleet, since, by=by, late_s=late_s, usual_s=usual_s)
+
+    def first_tokens(self, fleet: str, since: float, *, by: Sequence[str]) -> dict[tuple[str, ...], FirstTokens]:
+        """How long streams took to their first events, by group; see `service.read_first_tokens`."""
+        with self._database.reading() as connection:
+            return read_first_tokens(connection, fleet, since, by=by)
 
     def keep_counters(self, fleet: str, counters: Sequence[EngineCounters]) -> None:
         """Keep what engines say that they have counted by now; what they said first stays."""

@@ -46,3 +46,22 @@ def test_what_became_of_a_request_is_told_later(cli: CommandLine) -> None:
     assert (first["outcome"], first["completion"], len(first["attempts"])) == ("complete", 3, 1)
     assert (second["outcome"], second["status"]) == ("rejected", 404)
     assert "it was refused, with status 404: model_not_found" in cli.run("why", "mine").stdout
+
+
+def test_what_is_promised_is_compared_with_what_was_kept(cli: CommandLine) -> None:
+    """Served requests keep the promise, whether the fleet runs or not; a promise that is missed is an exit code."""
+    cli.write_fleet("gateway: {port: 0}\nrecords: {keep: 7d}\nslo: {availability: 99}")
+    assert cli.run("up", "--detach").returncode == 0
+    assert "nobody has asked for anything" in cli.run("slo", "--window", "1d").stdout
+    assert [ask(cli, "one"), ask(cli, "two", "nothing")] == [200, 404]
+    until(cli, "why", "one")
+    assert cli.run("slo", "--window", "7d", "--check").returncode == 0
+    (row,) = json.loads(cli.run("slo", "--window", "7d", "--by", "model,tenant", "--json").stdout)
+    assert row["group"] == {"model": "contacts", "tenant": "default"}
+    assert (row["requests"], row["availability"], row["target"], row["burn_1h"]) == (1, 100.0, 99.0, 0.0)
+    wrong = cli.run("slo")
+    assert (wrong.returncode, "requests are kept for 7d only" in wrong.stderr) == (2, True)
+    assert cli.run("slo", "--target", "100").returncode == 2
+    assert cli.run("down").returncode == 0
+    late = cli.run("slo", "--window", "7d", "--target", "99.99")
+    assert late.stdout.splitlines()[1].startswith("contacts ")

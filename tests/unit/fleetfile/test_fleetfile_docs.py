@@ -33,6 +33,8 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "`gateway.idempotency`": schema.IdempotencySection,
     "`store`": schema.StoreSection,
     "`records`": schema.RecordsSection,
+    "`slo`": schema.SloSection,
+    "`slo` of a model": schema.ModelSloSection,
     "`prices`": schema.PricesSection,
     "`logs`": schema.LogsSection,
 }

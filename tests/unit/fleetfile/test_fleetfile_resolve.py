@@ -15,7 +15,7 @@ from tuneplex.fleetfile import FleetFile, resolve
 from tuneplex.fleetfile.schema import PerMillion
 from tuneplex.identity import Limits
 from tuneplex.records import mint
-from tuneplex.types import AdapterVersion, Base, FleetSpec, PoolSpec, Price, Waiting
+from tuneplex.types import AdapterVersion, Base, FleetSpec, Objective, PoolSpec, Price, Waiting
 
 LoadText = Callable[[str | bytes], FleetFile]
 BASE = Base("tiny", "/models/tiny", "models/tiny")
@@ -401,3 +401,13 @@ def test_what_is_kept_of_requests(load_text: LoadText) -> None:
     audited = resolved(load_text("base: models/tiny\nrecords: {audit: 30d, head_url: https://log/h}\n"), {})
     assert (audited.records.audit_s, audited.records.head_url) == (30 * 86400, "https://log/h")
     assert (plain.records.keep_s, plain.gateway.journal) == (90 * 86400, 1024 * 1024 * 1024)
+
+
+def test_what_is_promised_of_models(load_text: LoadText) -> None:
+    """A model's own promise takes the place of the fleet's, as far as it says anything."""
+    text = "base: {source: models/tiny, slo: {ttft_p95: 1s}}\nslo: {availability: 99.5, ttft_p95: 2s}\n"
+    more = "adapters: {a: {source: adapters/one, slo: {availability: 95}}, b: {source: adapters/one, slo: {}}}\n"
+    spec = resolved(load_text(text + more), {"a": 8, "b": 8})
+    assert spec.objective == Objective(99.5, 2.0)
+    assert spec.objectives == {"tiny": Objective(99.5, 1.0), "a": Objective(95.0, 2.0)}
+    assert resolved(load_text("base: models/tiny\n"), {}).objective == Objective(99.9, None)
