@@ -26,7 +26,19 @@ from tuneplex.app.alive import end_when_hanging
 from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.state import StateDir
 from tuneplex.app.trial import Trial
-from tuneplex.control import Bookkeeper, Controller, Dividing, Holds, Journals, Leasing, Registry, Tally, admin_app
+from tuneplex.control import (
+    Bookkeeper,
+    Controller,
+    Counting,
+    Dividing,
+    Holds,
+    Journals,
+    Leasing,
+    Questions,
+    Registry,
+    Tally,
+    admin_app,
+)
 from tuneplex.errors import TuneplexError
 from tuneplex.feed.sockets import private_socket
 from tuneplex.journal import Finished
@@ -102,10 +114,12 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
             _tell(controller, trial),
         )
         loops = [group.create_task(run) for run in runs]
-        sharing = group.create_task(leasing.run())
+        # These keep their last counts, by the registry.
+        counting = [group.create_task(run) for run in (leasing.run(), Counting(controller, registry).run())]
         await stop.wait()
-        sharing.cancel()
-        await asyncio.wait((sharing,))  # it keeps the last counts, by the registry
+        for task in counting:
+            task.cancel()
+        await asyncio.wait(counting)
         for loop in loops:
             loop.cancel()
 
@@ -156,7 +170,8 @@ def _registry(state: StateDir, controller: Controller) -> Registry:
 @contextlib.asynccontextmanager
 async def _admin(controller: Controller, registry: Registry, leasing: Leasing, state: StateDir) -> AsyncIterator[None]:
     """Serve the admin API for as long as the block runs."""
-    app = admin_app(controller, registry, leasing, state.write_spec)
+    questions = Questions(Store(state.store_url(controller.spec)))
+    app = admin_app(controller, registry, leasing, state.write_spec, questions)
     config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, ws="none")
     server = _Server(config)
     with private_socket(state.admin_socket) as listener:
@@ -166,6 +181,7 @@ async def _admin(controller: Controller, registry: Registry, leasing: Leasing, s
         finally:
             server.should_exit = True
             await serving
+            questions.close()
 
 
 class _Server(uvicorn.Server):

@@ -9,22 +9,38 @@ if TYPE_CHECKING:
     from tuneplex.control.admin import admin_app
     from tuneplex.control.bookkeeper import Bookkeeper
     from tuneplex.control.controller import Controller
+    from tuneplex.control.counting import Counting
     from tuneplex.control.holds import Holds
     from tuneplex.control.journals import Journals
     from tuneplex.control.leasing import Leasing
+    from tuneplex.control.questions import Questions
     from tuneplex.control.registry import Registry
     from tuneplex.control.tally import Tally
     from tuneplex.control.turns import Dividing
 
-__all__ = ["Bookkeeper", "Controller", "Dividing", "Holds", "Journals", "Leasing", "Registry", "Tally", "admin_app"]
+__all__ = [
+    "Bookkeeper",
+    "Controller",
+    "Counting",
+    "Dividing",
+    "Holds",
+    "Journals",
+    "Leasing",
+    "Questions",
+    "Registry",
+    "Tally",
+    "admin_app",
+]
 
 _HOMES = {
     "Bookkeeper": "bookkeeper",
     "Controller": "controller",
+    "Counting": "counting",
     "Dividing": "turns",
     "Holds": "holds",
     "Journals": "journals",
     "Leasing": "leasing",
+    "Questions": "questions",
     "Registry": "registry",
     "Tally": "tally",
     "admin_app": "admin",

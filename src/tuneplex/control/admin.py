@@ -18,6 +18,7 @@ from tuneplex.control.openapi import document
 from tuneplex.control.operations import LOCAL_ACTOR, Call, Conflict, Operation, Query, handlers, not_kept, routes
 from tuneplex.control.registry import Registry
 from tuneplex.control.replica_routes import replica_operations
+from tuneplex.control.usage_routes import Asks, usage_operations
 from tuneplex.engines.driver import KINDS
 from tuneplex.errors import BadRequest, Forbidden
 from tuneplex.identity import Limits
@@ -30,7 +31,11 @@ __all__ = ["admin_app", "admin_operations"]
 
 
 def admin_app(
-    controller: Controller, registry: Registry, leasing: Leasing, save: Callable[[FleetSpec], None]
+    controller: Controller,
+    registry: Registry,
+    leasing: Leasing,
+    save: Callable[[FleetSpec], None],
+    questions: Asks | None = None,
 ) -> Starlette:
     """The admin API; `GET /openapi.json` describes it.
 
@@ -39,9 +44,10 @@ def admin_app(
         registry: Tenants and keys.
         leasing: What is used of limits.
         save: Keeps an applied spec for the next start.
+        questions: Answers from the store that can take a while; the registry gives them if there is nobody else.
     """
     app = Starlette(
-        routes=routes(admin_operations(controller, registry, leasing, save)),
+        routes=routes(admin_operations(controller, registry, leasing, save, questions)),
         exception_handlers=handlers(),
     )
     app.router.redirect_slashes = False  # behind a gateway the place would be another one: a wrong path is just wrong
@@ -49,7 +55,11 @@ def admin_app(
 
 
 def admin_operations(
-    controller: Controller, registry: Registry, leasing: Leasing, save: Callable[[FleetSpec], None]
+    controller: Controller,
+    registry: Registry,
+    leasing: Leasing,
+    save: Callable[[FleetSpec], None],
+    questions: Asks | None = None,
 ) -> tuple[Operation, ...]:
     """All operations of the admin API; see `admin_app` for the arguments."""
 
@@ -59,6 +69,7 @@ def admin_operations(
     operations = (
         *_fleet_operations(controller, registry, leasing, save),
         *replica_operations(controller),
+        *usage_operations(controller, questions or registry),
         *identity_operations(registry, lambda: _currency(controller.spec)),
         Operation("GET", "/limits", "listLimits", "All tenants, keys and models that have limits, and what they have "
                   "used of them.", limits, answer=tuple[LimitUse, ...], errors=(400,)),

@@ -15,7 +15,8 @@ from tuneplex.engines.driver import Driver, EngineMetrics, EngineModel, EngineSe
 from tuneplex.errors import EngineError, EngineTimeout
 from tuneplex.launchers.launcher import Launched
 from tuneplex.launchers.logfile import read_tail
-from tuneplex.types import AdapterVersion, Residency
+from tuneplex.records import EngineCounters
+from tuneplex.types import AdapterVersion, Residency, incarnation
 from tuneplex.units import format_duration
 
 __all__ = ["Watch"]
@@ -68,6 +69,8 @@ class Watch:
         self._trouble = ""
         self._models: tuple[EngineModel, ...] = ()
         self._metrics: EngineMetrics | None = None
+        self._first: tuple[float, EngineMetrics] | None = None
+        self._asked = 0.0
         self._residency: Residency | None = None
         self._notice = ""
         self._phase = ""
@@ -121,6 +124,23 @@ class Watch:
             metrics=self._metrics,
             residency=self._residency,
             notice=self._notice,
+        )
+
+    def counted(self) -> EngineCounters | None:
+        """What the engine says that it has done since it was asked first; None if it tells nothing."""
+        record, first, last = self._record, self._first, self._metrics
+        if first is None or last is None:
+            return None
+        return EngineCounters(
+            engine=incarnation(record.replica, self.started),
+            replica=record.replica,
+            pool=record.pool,
+            since=int(first[0] * 1000),
+            at=int(self._asked * 1000),
+            first_prompt=first[1].prompt_tokens,
+            first_completion=first[1].generation_tokens,
+            prompt=last.prompt_tokens,
+            completion=last.generation_tokens,
         )
 
     def note_end(self) -> None:
@@ -228,8 +248,15 @@ class Watch:
 
     async def _ask_figures(self) -> None:
         with contextlib.suppress(EngineError):
+            asked = self._now()
             self._metrics = await self._driver.metrics(self._server)
+            if self._metrics is not None:
+                self._asked, self._first = asked, self._first or self._beginning(asked, self._metrics)
             await self._ask_residency()
+
+    def _beginning(self, asked: float, metrics: EngineMetrics) -> tuple[float, EngineMetrics]:
+        """What the engine had counted before anything of this fleet, and when; one that was started here: nothing."""
+        return (asked, metrics) if self._record.launcher == "external" else (self.started, EngineMetrics())
 
     async def _ask_residency(self) -> None:
         self._residency = await self._driver.residency(self._server)
