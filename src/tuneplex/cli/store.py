@@ -15,7 +15,7 @@ from tuneplex.cli.terminal import Cell, Sheet, Terminal
 from tuneplex.errors import StateError, StoreConflict, StoreDown, StoreError, TuneplexError, UserError
 from tuneplex.records import Store, StoreFacts, StoreRefused
 
-__all__ = ["backup", "restore", "show", "upgrade"]
+__all__ = ["alone", "backup", "opened", "restore", "show", "upgrade"]
 
 
 def show(state: StateDir, *, as_json: bool) -> int:
@@ -26,7 +26,7 @@ def show(state: StateDir, *, as_json: bool) -> int:
         TuneplexError: The database does not answer.
     """
     terminal = Terminal.standard()
-    with _opened(state) as store:
+    with opened(state) as store:
         facts = store.facts(time.time())
     if as_json:
         terminal.json(msgspec.to_builtins(facts))
@@ -53,7 +53,7 @@ def backup(state: StateDir, file: Path, *, force: bool) -> int:
         UserError: The file is there, or cannot be written.
         TuneplexError: The database does not answer.
     """
-    with _opened(state, conflict_hint="--force replaces it") as store:
+    with opened(state, conflict_hint="--force replaces it") as store:
         count = store.backup(file, time.time(), overwrite=force)
     Terminal.standard().say(f"{count} rows of {store.where} are in {file}")
     return 0
@@ -67,7 +67,7 @@ def restore(state: StateDir, file: Path, *, replace: bool) -> int:
         TuneplexError: The database does not answer; nothing was changed.
     """
     hint = "--replace loses what is there; `tuneplex store backup FILE` keeps it"
-    with _alone(state), _opened(state, conflict_hint=hint) as store:
+    with alone(state), opened(state, conflict_hint=hint) as store:
         count = store.restore(file, replace=replace)
     Terminal.standard().say(f"{count} rows of {file} are in {store.where}")
     return 0
@@ -80,7 +80,7 @@ def upgrade(state: StateDir) -> int:
         UserError: The fleet runs, or the store is another program's.
         TuneplexError: The database does not answer; nothing was changed.
     """
-    with _alone(state), _opened(state) as store:
+    with alone(state), opened(state) as store:
         done = store.upgrade()
     copy = f"; a copy of the old one is {done.copy}" if done.copy else ""
     was = "has" if done.before == done.after else "is now of"
@@ -89,7 +89,7 @@ def upgrade(state: StateDir) -> int:
 
 
 @contextmanager
-def _opened(state: StateDir, *, conflict_hint: str = "") -> Iterator[Store]:
+def opened(state: StateDir, *, conflict_hint: str = "") -> Iterator[Store]:
     """The fleet's store; what a person can mend about it is told as such.
 
     Raises:
@@ -110,7 +110,7 @@ def _opened(state: StateDir, *, conflict_hint: str = "") -> Iterator[Store]:
 
 
 @contextmanager
-def _alone(state: StateDir) -> Iterator[None]:
+def alone(state: StateDir) -> Iterator[None]:
     """Keep the fleet from starting while the block runs.
 
     Raises:

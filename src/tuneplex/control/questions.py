@@ -32,7 +32,14 @@ class Questions:
         Raises:
             StoreError: It cannot answer, or not in time.
         """
-        return await self._worker.call(lambda: work(self._store))
+
+        def ask() -> T:
+            try:
+                return work(self._store)
+            finally:
+                self._store.close()  # a file that was put in the place of another one is seen the next time
+
+        return await self._worker.call(ask)
 
     def close(self) -> None:
         """Let go of the database, once no question is being answered."""

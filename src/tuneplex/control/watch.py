@@ -70,7 +70,7 @@ class Watch:
         self._models: tuple[EngineModel, ...] = ()
         self._metrics: EngineMetrics | None = None
         self._first: tuple[float, EngineMetrics] | None = None
-        self._asked = 0.0
+        self._asked, self._resets = 0.0, 0
         self._residency: Residency | None = None
         self._notice = ""
         self._phase = ""
@@ -132,7 +132,7 @@ class Watch:
         if first is None or last is None:
             return None
         return EngineCounters(
-            engine=incarnation(record.replica, self.started),
+            engine=incarnation(record.replica, self.started) + (f".{self._resets}" if self._resets else ""),
             replica=record.replica,
             pool=record.pool,
             since=int(first[0] * 1000),
@@ -248,11 +248,18 @@ class Watch:
 
     async def _ask_figures(self) -> None:
         with contextlib.suppress(EngineError):
-            asked = self._now()
+            asked, before = self._now(), self._metrics
             self._metrics = await self._driver.metrics(self._server)
             if self._metrics is not None:
-                self._asked, self._first = asked, self._first or self._beginning(asked, self._metrics)
+                self._note_figures(asked, before, self._metrics)
             await self._ask_residency()
+
+    def _note_figures(self, asked: float, before: EngineMetrics | None, now: EngineMetrics) -> None:
+        """Of an engine that others may start again, this is seen by its counters alone."""
+        first = self._first or self._beginning(asked, now)
+        if before is not None and _went_back(before, now):
+            first, self._resets = (self._asked, EngineMetrics()), self._resets + 1
+        self._asked, self._first = asked, first
 
     def _beginning(self, asked: float, metrics: EngineMetrics) -> tuple[float, EngineMetrics]:
         """What the engine had counted before anything of this fleet, and when; one that was started here: nothing."""
@@ -261,3 +268,7 @@ class Watch:
     async def _ask_residency(self) -> None:
         self._residency = await self._driver.residency(self._server)
         self._notice = "" if self._residency else self._driver.without_residency
+
+
+def _went_back(before: EngineMetrics, now: EngineMetrics) -> bool:
+    return now.prompt_tokens < before.prompt_tokens or now.generation_tokens < before.generation_tokens

@@ -10,7 +10,7 @@ from sqlalchemy.sql.selectable import Subquery
 
 from tuneplex.records.tables import requests, usage_days
 
-__all__ = ["GROUPS", "Usage", "read_usage"]
+__all__ = ["GROUPS", "Usage", "last_added_up", "read_usage"]
 
 GROUPS = ("day", "tenant", "key_id", "model", "version", "pool", "outcome")
 _SUMS = ("requests", "prompt", "cached", "completion")
@@ -59,6 +59,12 @@ def read_usage(
     sums = [func.coalesce(func.sum(both.c[name]), 0) for name in (*_SUMS, *_GUESSED)]
     rows = connection.execute(select(*keys, *sums).group_by(*keys).order_by(*keys))
     return [_usage(by, tuple(row)) for row in rows]
+
+
+def last_added_up(connection: Connection, fleet: str) -> int | None:
+    """The last day, of UTC since 1970, of which requests are only kept added up; None if there is none."""
+    found: int | None = connection.scalar(select(func.max(usage_days.c.day)).where(usage_days.c.fleet == fleet))
+    return found
 
 
 def _usage(by: Sequence[str], row: tuple[str | int, ...]) -> Usage:
