@@ -11,7 +11,7 @@ import msgspec
 from tuneplex.errors import StoreConflict, StoreDown, StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
 from tuneplex.journal import Finished
-from tuneplex.records import Counted, Spending
+from tuneplex.records import Counted, EngineCounters, Spending, Usage
 
 __all__ = ["MemoryRecords"]
 
@@ -24,6 +24,9 @@ class MemoryRecords:
         cut: It ends the connection after it has committed.
         gate: While this is not set, every call hangs.
         finished: Requests that are over, by id.
+        engines: What engines have counted, by their starts.
+        used: What it answers about usage.
+        asked: What it was asked about it last.
     """
 
     def __init__(self) -> None:
@@ -32,6 +35,9 @@ class MemoryRecords:
         self.gate = threading.Event()
         self.gate.set()
         self.finished: dict[str, Finished] = {}
+        self.engines: dict[str, EngineCounters] = {}
+        self.used: list[Usage] = []
+        self.asked: dict[str, object] = {}
         self._tenants = {DEFAULT_TENANT: Tenant(DEFAULT_TENANT)}
         self._keys: dict[str, Key] = {}
         self._counted: dict[tuple[str, Counted], int] = {}
@@ -86,6 +92,29 @@ class MemoryRecords:
         del fleet
         self._answer()
         return [one for one in self.finished.values() if one.request_id == request_id]
+
+    def usage(
+        self, fleet: str, *, by: Sequence[str], since: int, until: int, only: Mapping[str, str] | None = None
+    ) -> list[Usage]:
+        """What it was told to answer."""
+        self._answer()
+        self.asked = {"fleet": fleet, "by": list(by), "since": since, "until": until, "only": only}
+        return self.used
+
+    def keep_counters(self, fleet: str, counters: Sequence[EngineCounters]) -> None:
+        """Keep what engines say; what they said first stays."""
+        del fleet
+        self._answer()
+        for one in counters:
+            first = self.engines.get(one.engine, one)
+            fields = {name: getattr(first, name) for name in ("since", "first_prompt", "first_completion")}
+            self.engines[one.engine] = msgspec.structs.replace(one, **fields)
+
+    def counters(self, fleet: str) -> list[EngineCounters]:
+        """What engines have said."""
+        del fleet
+        self._answer()
+        return sorted(self.engines.values(), key=lambda one: one.since)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -26,7 +26,19 @@ from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.logs import log_as
 from tuneplex.app.state import StateDir
 from tuneplex.app.trial import Trial
-from tuneplex.control import Controller, Dividing, Expiry, Holds, Leasing, Recording, Registry, Tally, admin_app
+from tuneplex.control import (
+    Controller,
+    Counting,
+    Dividing,
+    Expiry,
+    Holds,
+    Leasing,
+    Questions,
+    Recording,
+    Registry,
+    Tally,
+    admin_app,
+)
 from tuneplex.errors import TuneplexError
 from tuneplex.feed.sockets import private_socket
 from tuneplex.launchers.external import ExternalLauncher
@@ -86,7 +98,8 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
     registry = _registry(state, controller)
     info = state.supervisor()
     leasing = Leasing(controller, registry, fleet_started=info.started if info else 0.0)
-    recording = Recording(state.journal, state.audit, controller, registry)
+    questions = Questions(Store(state.store_url(controller.spec)))
+    recording = Recording(state.journal, state.audit, controller, registry, questions)
     async with (
         controller.publisher.listening(state.feed_socket),
         _admin(controller, registry, leasing, state, recording),
@@ -102,10 +115,12 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
             _tell(controller, trial),
         )
         loops = [group.create_task(run) for run in runs]
-        sharing = group.create_task(leasing.run())
+        # These keep their last counts, by the registry.
+        counting = [group.create_task(run) for run in (leasing.run(), Counting(controller, registry).run())]
         await stop.wait()
-        sharing.cancel()
-        await asyncio.wait((sharing,))  # it keeps the last counts, by the registry
+        for task in counting:
+            task.cancel()
+        await asyncio.wait(counting)
         for loop in loops:
             loop.cancel()
 
@@ -160,6 +175,7 @@ async def _admin(
         finally:
             server.should_exit = True
             await serving
+            recording.questions.close()
 
 
 class _Server(uvicorn.Server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +22,7 @@ from tuneplex.control.bodies import (
     TenantInfo,
     TenantWish,
 )
+from tuneplex.control.usage_bodies import EngineUse, UsageReport
 from tuneplex.errors import StateError, StoreDown, TuneplexError, UserError
 from tuneplex.journal import Finished
 from tuneplex.types import Change, FleetSpec, ReplicaStatus, Status
@@ -29,6 +31,7 @@ __all__ = ["Admin"]
 
 _TIMEOUT_S = 10.0
 _APPLY_S = 30.0  # a large fleet has to be read and written
+_LONG_S = 30.0  # much may have to be added up
 _STORE_DOWN = "store_down"
 _UNKNOWN_TENANT = "unknown_tenant"
 _FIRST_TENANT = "`tuneplex tenants list` shows what there is; `tuneplex tenants create NAME` makes one"
@@ -250,6 +253,23 @@ class Admin:
         """
         path = str(httpx2.URL("/requests", params={"request_id": request_id}))
         return msgspec.json.decode(self._wish("GET", path, hint=""), type=tuple[Finished, ...])
+
+    def usage(self, asked: Mapping[str, str]) -> UsageReport:
+        """What was used; `asked` holds the parameters of `GET /usage`.
+
+        Raises:
+            TuneplexError: See `tenants`.
+        """
+        path = str(httpx2.URL("/usage", params=dict(asked)))
+        return msgspec.json.decode(self._ask("GET", path, timeout=_LONG_S), type=UsageReport)
+
+    def engines(self) -> tuple[EngineUse, ...]:
+        """What each start of each engine says that it has counted.
+
+        Raises:
+            TuneplexError: See `tenants`.
+        """
+        return msgspec.json.decode(self._ask("GET", "/usage/engines", timeout=_LONG_S), type=tuple[EngineUse, ...])
 
     def _wish(self, method: str, path: str, body: msgspec.Struct | None = None, *, hint: str) -> bytes:
         """Ask for something that a person may have got wrong; `hint` is for what does not exist, or exists already.

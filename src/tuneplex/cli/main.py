@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from tuneplex.cli import options as use
-from tuneplex.cli import past
+from tuneplex.cli import past, traffic_app, usage_app
 from tuneplex.cli.failures import FAILED, INTERRUPTED, Failure, failure
 from tuneplex.errors import TuneplexError
 
@@ -38,6 +38,8 @@ def build(*, decorated: bool) -> typer.Typer:
         for verb, function in commands.items():
             group.command(verb)(function)
         app.add_typer(group, name=name)
+    usage_app.add(app, look)
+    traffic_app.add(app, look)
     return app
 
 

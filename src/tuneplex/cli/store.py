@@ -15,7 +15,7 @@ from tuneplex.cli.terminal import Cell, Sheet, Terminal
 from tuneplex.errors import StateError, StoreConflict, StoreDown, StoreError, TuneplexError, UserError
 from tuneplex.records import Store, StoreFacts, StoreRefused
 
-__all__ = ["backup", "opened", "restore", "show", "upgrade"]
+__all__ = ["alone", "backup", "opened", "restore", "show", "upgrade"]
 
 
 def show(state: StateDir, *, as_json: bool) -> int:
@@ -67,7 +67,7 @@ def restore(state: StateDir, file: Path, *, replace: bool) -> int:
         TuneplexError: The database does not answer; nothing was changed.
     """
     hint = "--replace loses what is there; `tuneplex store backup FILE` keeps it"
-    with _alone(state), opened(state, conflict_hint=hint) as store:
+    with alone(state), opened(state, conflict_hint=hint) as store:
         count = store.restore(file, replace=replace)
     Terminal.standard().say(f"{count} rows of {file} are in {store.where}")
     return 0
@@ -80,7 +80,7 @@ def upgrade(state: StateDir) -> int:
         UserError: The fleet runs, or the store is another program's.
         TuneplexError: The database does not answer; nothing was changed.
     """
-    with _alone(state), opened(state) as store:
+    with alone(state), opened(state) as store:
         done = store.upgrade()
     copy = f"; a copy of the old one is {done.copy}" if done.copy else ""
     was = "has" if done.before == done.after else "is now of"
@@ -110,7 +110,7 @@ def opened(state: StateDir, *, conflict_hint: str = "") -> Iterator[Store]:
 
 
 @contextmanager
-def _alone(state: StateDir) -> Iterator[None]:
+def alone(state: StateDir) -> Iterator[None]:
     """Keep the fleet from starting while the block runs.
 
     Raises:

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from tuneplex.control.auditor import Auditor
     from tuneplex.control.bookkeeper import Bookkeeper
     from tuneplex.control.controller import Controller
+    from tuneplex.control.counting import Counting
     from tuneplex.control.expiry import Expiry
     from tuneplex.control.holds import Holds
     from tuneplex.control.journals import Journals
     from tuneplex.control.leasing import Leasing
+    from tuneplex.control.questions import Questions
     from tuneplex.control.recording import Recording
     from tuneplex.control.registry import Registry
     from tuneplex.control.tally import Tally
@@ -23,11 +25,13 @@ __all__ = [
     "Auditor",
     "Bookkeeper",
     "Controller",
+    "Counting",
     "Dividing",
     "Expiry",
     "Holds",
     "Journals",
     "Leasing",
+    "Questions",
     "Recording",
     "Registry",
     "Tally",
@@ -38,12 +42,14 @@ _HOMES = {
     "Auditor": "auditor",
     "Bookkeeper": "bookkeeper",
     "Controller": "controller",
+    "Counting": "counting",
     "Dividing": "turns",
     "Expiry": "expiry",
     "Holds": "holds",
     "Journals": "journals",
     "Leasing": "leasing",
     "Recording": "recording",
+    "Questions": "questions",
     "Registry": "registry",
     "Tally": "tally",
     "admin_app": "admin",

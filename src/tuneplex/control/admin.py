@@ -21,6 +21,7 @@ from tuneplex.control.recording import Recording
 from tuneplex.control.registry import Registry
 from tuneplex.control.replica_routes import replica_operations
 from tuneplex.control.request_routes import request_operations
+from tuneplex.control.usage_routes import usage_operations
 from tuneplex.engines.driver import KINDS
 from tuneplex.errors import BadRequest, Forbidden
 from tuneplex.identity import Limits
@@ -79,6 +80,7 @@ def admin_operations(
         *_fleet_operations(controller, registry, leasing, save, _trouble(controller, records)),
         *replica_operations(controller),
         *request_operations(registry, lambda: controller.spec.name),
+        *usage_operations(controller, registry if records is None else records.questions),
         *identity_operations(registry, lambda: _currency(controller.spec)),
         *audit_operations(None if records is None else records.auditor),
         Operation("GET", "/limits", "listLimits", "All tenants, keys and models that have limits, and what they have "

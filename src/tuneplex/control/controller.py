@@ -26,6 +26,7 @@ from tuneplex.errors import EngineError
 from tuneplex.feed import Publisher
 from tuneplex.launchers.launcher import Launched, Launcher, Order
 from tuneplex.log import get_logger
+from tuneplex.records import EngineCounters
 from tuneplex.types import Base, FleetSpec, FleetView, GatewayReport, ReplicaState, Status
 
 __all__ = ["Controller", "Follower"]
@@ -180,6 +181,11 @@ class Controller:
         """The fleet's Prometheus page."""
         reports = self.publisher.reports
         return metrics_page(self.situation(), reports, self._tally.total(reports))
+
+    def counted(self) -> list[EngineCounters]:
+        """What the engines say that they have done, also those that have just ended."""
+        found = (watch.counted() for watch, _task in self._watches.values())
+        return [one for one in found if one is not None]
 
     def situation(self) -> Situation:
         """All that is known now."""

@@ -10,6 +10,7 @@ from tuneplex.control.auditor import Auditor
 from tuneplex.control.bookkeeper import Bookkeeper
 from tuneplex.control.controller import Controller
 from tuneplex.control.journals import Journals
+from tuneplex.control.questions import Questions
 from tuneplex.control.registry import Registry
 from tuneplex.journal import Finished
 
@@ -24,15 +25,20 @@ class Recording:
         audit: Where the audit log lies.
         controller: Knows the fleet.
         registry: Has the store.
+        questions: Answers from the store that can take a while.
 
     Attributes:
         auditor: Writes the audit log.
         journals: Reads the journals.
+        questions: Answers from the store that can take a while.
     """
 
-    def __init__(self, journal: Path, audit: Path, controller: Controller, registry: Registry) -> None:
+    def __init__(
+        self, journal: Path, audit: Path, controller: Controller, registry: Registry, questions: Questions
+    ) -> None:
         self._controller = controller
         self._registry = registry
+        self.questions = questions
         self.auditor = Auditor(audit, base=lambda: controller.spec.base.name, settings=lambda: controller.spec.records)
         self.journals = Journals(journal, [Bookkeeper(self._keep), self.auditor])
 

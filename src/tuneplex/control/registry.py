@@ -19,7 +19,7 @@ from tuneplex.errors import StoreConflict, StoreDown, StoreError, StoreMissing, 
 from tuneplex.identity import Access, Key, Tenant
 from tuneplex.journal import Finished
 from tuneplex.log import get_logger
-from tuneplex.records import Counted, Spending, StoreRefused
+from tuneplex.records import Counted, EngineCounters, Spending, StoreRefused, Usage
 from tuneplex.units import format_duration
 
 __all__ = ["Patience", "Records", "Registry"]
@@ -84,6 +84,17 @@ class Records(Protocol):
 
     def requests(self, fleet: str, request_id: str) -> list[Finished]:
         """The requests that are over and that clients know by this id, oldest first."""
+
+    def usage(
+        self, fleet: str, *, by: Sequence[str], since: int, until: int, only: Mapping[str, str] | None = None
+    ) -> list[Usage]:
+        """What a fleet has used; days of UTC since 1970."""
+
+    def keep_counters(self, fleet: str, counters: Sequence[EngineCounters]) -> None:
+        """Keep what engines say by now; what they said first stays."""
+
+    def counters(self, fleet: str) -> list[EngineCounters]:
+        """What engines have said."""
 
     def close(self) -> None:
         """Let go of the database."""

@@ -15,7 +15,8 @@ from tuneplex.errors import EngineError, EngineTimeout
 from tuneplex.launchers.launcher import Launched
 from tuneplex.launchers.logfile import read_tail
 from tuneplex.log import get_logger
-from tuneplex.types import AdapterVersion, Residency
+from tuneplex.records import EngineCounters
+from tuneplex.types import AdapterVersion, Residency, incarnation
 from tuneplex.units import format_duration
 
 __all__ = ["Watch"]
@@ -70,6 +71,8 @@ class Watch:
         self._trouble = ""
         self._models: tuple[EngineModel, ...] = ()
         self._metrics: EngineMetrics | None = None
+        self._first: tuple[float, EngineMetrics] | None = None
+        self._asked, self._resets = 0.0, 0
         self._residency: Residency | None = None
         self._notice = ""
         self._phase = ""
@@ -123,6 +126,23 @@ class Watch:
             metrics=self._metrics,
             residency=self._residency,
             notice=self._notice,
+        )
+
+    def counted(self) -> EngineCounters | None:
+        """What the engine says that it has done since it was asked first; None if it tells nothing."""
+        record, first, last = self._record, self._first, self._metrics
+        if first is None or last is None:
+            return None
+        return EngineCounters(
+            engine=incarnation(record.replica, self.started) + (f".{self._resets}" if self._resets else ""),
+            replica=record.replica,
+            pool=record.pool,
+            since=int(first[0] * 1000),
+            at=int(self._asked * 1000),
+            first_prompt=first[1].prompt_tokens,
+            first_completion=first[1].generation_tokens,
+            prompt=last.prompt_tokens,
+            completion=last.generation_tokens,
         )
 
     def note_end(self) -> None:
@@ -230,9 +250,27 @@ class Watch:
 
     async def _ask_figures(self) -> None:
         with contextlib.suppress(EngineError):
+            asked, before = self._now(), self._metrics
             self._metrics = await self._driver.metrics(self._server)
+            if self._metrics is not None:
+                self._note_figures(asked, before, self._metrics)
             await self._ask_residency()
+
+    def _note_figures(self, asked: float, before: EngineMetrics | None, now: EngineMetrics) -> None:
+        """Of an engine that others may start again, this is seen by its counters alone."""
+        first = self._first or self._beginning(asked, now)
+        if before is not None and _went_back(before, now):
+            first, self._resets = (self._asked, EngineMetrics()), self._resets + 1
+        self._asked, self._first = asked, first
+
+    def _beginning(self, asked: float, metrics: EngineMetrics) -> tuple[float, EngineMetrics]:
+        """What the engine had counted before anything of this fleet, and when; one that was started here: nothing."""
+        return (asked, metrics) if self._record.launcher == "external" else (self.started, EngineMetrics())
 
     async def _ask_residency(self) -> None:
         self._residency = await self._driver.residency(self._server)
         self._notice = "" if self._residency else self._driver.without_residency
+
+
+def _went_back(before: EngineMetrics, now: EngineMetrics) -> bool:
+    return now.prompt_tokens < before.prompt_tokens or now.generation_tokens < before.generation_tokens

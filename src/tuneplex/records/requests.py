@@ -13,7 +13,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tuneplex.journal import Finished, Tried
 from tuneplex.records.tables import requests, usage_days
 
-__all__ = ["DAY_S", "MOST_FOUND", "expire_requests", "find_requests", "keep_requests", "read_requests"]
+__all__ = [
+    "DAY_S",
+    "MOST_FOUND",
+    "expire_requests",
+    "find_requests",
+    "keep_requests",
+    "read_arrivals",
+    "read_requests",
+]
 
 DAY_S = 86400
 MOST_FOUND = 100  # of one id: a client may give the same to all that it asks
@@ -53,6 +61,16 @@ def read_requests(connection: Connection, fleet: str, since: float, until: float
     times = columns.closed >= int(since * 1000), columns.closed < int(until * 1000)
     mine = select(requests).where(columns.fleet == fleet, *days, *times).order_by(columns.closed, columns.id)
     for row in connection.execution_options(yield_per=_READ_AT_ONCE).execute(mine):
+        yield _finished(row)
+
+
+def read_arrivals(connection: Connection, fleet: str, since: float, until: float) -> Iterator[Finished]:
+    """The requests of a fleet that came in a time and are over, in the order in which they came; see above."""
+    columns = requests.c
+    times = columns.arrived >= int(since * 1000), columns.arrived < int(until * 1000)
+    mine = select(requests).where(columns.fleet == fleet, columns.day >= int(since // DAY_S), *times)
+    ordered = mine.order_by(columns.arrived, columns.id)
+    for row in connection.execution_options(yield_per=_READ_AT_ONCE).execute(ordered):
         yield _finished(row)
 
 

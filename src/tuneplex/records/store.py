@@ -15,12 +15,12 @@ from tuneplex.journal import Finished
 from tuneplex.records import backup, tables, upkeep
 from tuneplex.records.counters import EngineCounters, keep_counters, read_counters
 from tuneplex.records.database import Database
-from tuneplex.records.requests import expire_requests, find_requests, keep_requests, read_requests
+from tuneplex.records.requests import expire_requests, find_requests, keep_requests, read_arrivals, read_requests
 from tuneplex.records.rows import read_keys, read_tenants, row
 from tuneplex.records.service import FirstTokens, Served, read_first_tokens, read_served
 from tuneplex.records.spending import Counted, Spending, forget_spending, read_spending, write_spending
 from tuneplex.records.upkeep import StoreFacts, Upgraded
-from tuneplex.records.usage import Usage, read_usage
+from tuneplex.records.usage import Usage, last_added_up, read_usage
 
 __all__ = ["Store"]
 
@@ -298,10 +298,20 @@ class Store:
         with self._database.reading() as connection:
             yield from read_requests(connection, fleet, since, until)
 
+    def each_arrival(self, fleet: str, since: float, until: float) -> Iterator[Finished]:
+        """The requests that are over and came in a time, in the order in which they came; Unix times, as above."""
+        with self._database.reading() as connection:
+            yield from read_arrivals(connection, fleet, since, until)
+
     def expire_requests(self, fleet: str, before: int) -> int:
         """Only add up, from now on, some thousand requests of the days before this one; how many, 0 if all are gone."""
         with self._database.writing() as connection:
             return expire_requests(connection, fleet, before)
+
+    def last_added_up(self, fleet: str) -> int | None:
+        """The last day, of UTC since 1970, of which requests are only kept added up; None if there is none."""
+        with self._database.reading() as connection:
+            return last_added_up(connection, fleet)
 
     def usage(
         self, fleet: str, *, by: Sequence[str], since: int, until: int, only: Mapping[str, str] | None = None

@@ -69,7 +69,7 @@ class Server:
             prompt_tokens = sum(map(len, ask.prompts))
             sequences = len(ask.prompts) * ask.n
             async with self._scheduler.seat(sequences=sequences, adapter=adapter, prompt_tokens=prompt_tokens) as seat:
-                run.admitted(prompt_tokens * ask.n)  # vLLM's counter has a prompt once for each of its choices
+                run.admitted()
                 self._tiers.step(self._scheduler.batch)
                 if stream is not None:
                     await self._stream(stream, run, answer, seat, done)
@@ -118,6 +118,7 @@ class _Run:
         choices = range(len(ask.prompts) * ask.n)
         self.record = record
         self.replies = [Reply(token_ids=[], logprobs=[]) for _ in choices]
+        self._prompts = [len(ask.prompts[choice // ask.n]) for choice in choices]
         record.reply_ids = [reply.token_ids for reply in self.replies]
         self._speakers = {choice: steps(tokenizer, ask, choice, weights) for choice in choices}
         self._meters = meters
@@ -126,9 +127,8 @@ class _Run:
         self._first: float | None = None
         self._last: float | None = None
 
-    def admitted(self, prompt_tokens: int) -> None:
+    def admitted(self) -> None:
         """It has a seat now."""
-        self._meters.prompt_tokens += prompt_tokens
         self._turn = time.perf_counter()
 
     def steps(self) -> Iterator[tuple[int, Step]]:
@@ -145,6 +145,8 @@ class _Run:
         meter.add(now - (self._arrived if self._last is None else self._last))
         self._first = self._first or now
         self._last = now
+        if not self.replies[choice].token_ids:
+            self._meters.prompt_tokens += self._prompts[choice]  # vLLM counts it with the first token of each choice
         self._meters.generation_tokens += 1
         self.replies[choice].add(step)
         if step.finish_reason is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -175,6 +176,20 @@ async def test_tokenize_and_back(client: httpx2.AsyncClient) -> None:
     ids = (await client.post("/tokenize", json={"prompt": text})).json()["tokens"]
     assert ids[-1] == Tokenizer.eos
     assert (await client.post("/detokenize", json={"tokens": ids})).json() == {"prompt": text}
+
+
+async def test_prompts_are_counted_with_their_first_tokens(client: httpx2.AsyncClient) -> None:
+    """As in vLLM the page has a prompt once for each of its choices, and nothing of what was left before."""
+    prompt, labels = "hello", '{engine="0",model_name="base"}'
+    with contextlib.suppress(httpx2.ReadTimeout):
+        body = {"model": "base", "prompt": prompt, "fake_fault": {"before_first_chunk_s": 60}}
+        await client.post("/v1/completions", json=body, timeout=0.2)
+    assert f"vllm:prompt_tokens_total{labels} 0.0" in (await client.get("/metrics")).text
+    several = {"model": "base", "prompt": prompt, "n": 3, "max_tokens": 2, "ignore_eos": True}
+    count = (await client.post("/v1/completions", json=several)).json()["usage"]["prompt_tokens"]
+    page = (await client.get("/metrics")).text
+    assert f"vllm:prompt_tokens_total{labels} {3.0 * count}" in page
+    assert f"vllm:generation_tokens_total{labels} 6.0" in page
 
 
 async def test_metrics_follow_what_happens(client: httpx2.AsyncClient, engine: FakeEngine) -> None:
