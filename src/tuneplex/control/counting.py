@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 
 from tuneplex.control.controller import Controller
 from tuneplex.control.registry import Registry
 from tuneplex.errors import StoreError
+from tuneplex.log import get_logger
 from tuneplex.records import EngineCounters
 
 __all__ = ["Counting"]
 
+_log = get_logger(__name__)
 _LOOK_S = 1.0
 _KEEP_S = 30.0
 _LAST_S = 2.0
@@ -73,7 +74,7 @@ class Counting:
         try:
             await self._registry.read(lambda store: store.keep_counters(fleet, fresh))
         except StoreError as error:
-            logging.getLogger(__name__).debug("the engines' counters have to wait: %s", error)
+            _log.debug("the engines' counters have to wait", why=str(error))
             return
         self._kept |= {one.engine: one for one in fresh}
         self._forget()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 
 from tuneplex.control.registry import Registry
 from tuneplex.errors import StoreError
+from tuneplex.log import get_logger
 from tuneplex.types import FleetSpec
 
 __all__ = ["Expiry"]
@@ -16,7 +16,7 @@ __all__ = ["Expiry"]
 _DAY_S = 86400
 _LOOK_S = 3600.0
 _PAUSE_S = 0.1  # between two steps, so that whoever else needs the store has a turn
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Expiry:
@@ -42,7 +42,7 @@ class Expiry:
             try:
                 await self.look()
             except StoreError as error:
-                _log.warning("requests that are too old are still kept: %s", error)
+                _log.warning("requests that are too old are still kept", why=str(error))
             await asyncio.sleep(_LOOK_S)
 
     async def look(self) -> int:
@@ -57,7 +57,7 @@ class Expiry:
         count = await self._expire(before)
         self._done = before
         if count:
-            _log.info("%d requests that were too old are only kept by the day now", count)
+            _log.info("requests that were too old are only kept by the day now", requests=count)
         return count
 
     async def _expire(self, before: int) -> int:
