@@ -8,6 +8,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ENGINE := .venv-engine
 PIP := --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
+# Real engines take both cores of a small machine, so nothing runs beside them; all else waits more than it computes.
+TESTS_WITH_ENGINES := tests/e2e
+ALL_OTHERS := tests/integration tests/unit -n 2 --dist loadfile
 
 .PHONY: demo test test-full check lint types format engine clean
 
@@ -15,10 +19,12 @@ demo: .venv/runtime
 	@$(BIN)/tuneplex demo $(ARGS)
 
 test: check engine
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(PYTEST) $(TESTS_WITH_ENGINES)
+	@$(PYTEST) $(ALL_OTHERS)
 
 test-full: check engine
-	@$(BIN)/python -m pytest -m "" $(PYTEST_ARGS)
+	@$(PYTEST) -m "" $(TESTS_WITH_ENGINES)
+	@$(PYTEST) -m "" $(ALL_OTHERS)
 
 check: lint types
 

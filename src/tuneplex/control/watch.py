@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Watch:
         changed: Called whenever something worth a decision was learned.
         limits: How patient to be.
         now: Control's own time.
+        wall: Unix time, as the gateways have it: by it the engine's counters are held against requests.
 
     Attributes:
         started: When it was launched, by that time.
@@ -58,12 +60,14 @@ class Watch:
         *,
         limits: Limits,
         now: Callable[[], float],
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._record = record
         self._driver = driver
         self._changed = changed
         self._limits = limits
         self._now = now
+        self._wall = wall
         self._server = EngineServer(record.endpoint, record.secret)
         self._answered = False
         self._silent_since: float | None = None
@@ -250,7 +254,7 @@ class Watch:
 
     async def _ask_figures(self) -> None:
         with contextlib.suppress(EngineError):
-            asked, before = self._now(), self._metrics
+            asked, before = self._wall(), self._metrics
             self._metrics = await self._driver.metrics(self._server)
             if self._metrics is not None:
                 self._note_figures(asked, before, self._metrics)

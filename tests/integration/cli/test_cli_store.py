@@ -51,8 +51,8 @@ def test_look_back_up_and_restore(line: CommandLine) -> None:
     """A store is shown, backed up, replaced and restored, without the fleet running."""
     assert facts(line) | {"where": "", "generation": 0} == {
         "where": "",
-        "revision": "0003",
-        "newest": "0003",
+        "revision": "0004",
+        "newest": "0004",
         "generation": 0,
         "tenants": 2,
         "keys": 1,
@@ -70,7 +70,7 @@ def test_look_back_up_and_restore(line: CommandLine) -> None:
     done = line.run("store", "restore", "a", "--replace")
     assert (done.returncode, done.stdout.split(" of ")[0]) == (0, "4 rows")
     assert (facts(line)["tenants"], facts(line)["keys"]) == (2, 1)
-    assert "has revision 0003" in line.run("store", "upgrade").stdout
+    assert "has revision 0004" in line.run("store", "upgrade").stdout
 
 
 def test_store_of_an_older_version_is_shown_with_what_to_do(line: CommandLine) -> None:
@@ -79,14 +79,14 @@ def test_store_of_an_older_version_is_shown_with_what_to_do(line: CommandLine) -
         database.execute("UPDATE tuneplex_revision SET version_num = '0002'")
     done = line.run("store", "show", "--json")
     assert (json.loads(done.stdout)["revision"], json.loads(done.stdout)["keys"]) == ("0002", None)
-    assert "needs revision 0003; `tuneplex store upgrade` brings the store there" in done.stderr
+    assert "needs revision 0004; `tuneplex store upgrade` brings the store there" in done.stderr
 
 
 def test_shown_to_a_person(line: CommandLine) -> None:
     """Without --json there is a table."""
     head, row = line.run("store", "show").stdout.splitlines()
     assert head.split() == ["STORE", "REVISION", "TENANTS", "KEYS", "ACTIVE"]
-    assert row.split() == [str(line.states / "shop" / "store.db"), "0003", "2", "1", "1"]
+    assert row.split() == [str(line.states / "shop" / "store.db"), "0004", "2", "1", "1"]
 
 
 def test_running_fleet_keeps_its_store(line: CommandLine) -> None:

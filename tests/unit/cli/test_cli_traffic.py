@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from tuneplex.cli import render_reconcile, render_usage, traffic
 from tuneplex.cli.days import first_day, last_day, moment_of
-from tuneplex.cli.terminal import plain
+from tuneplex.cli.terminal import Terminal, plain
 from tuneplex.cli.trace import trace
 from tuneplex.cli.usage import question
 from tuneplex.control.usage_bodies import UsageReport, UsageRow, day_text
@@ -140,3 +141,16 @@ def test_a_key_is_made_once_and_kept(tmp_path: Path) -> None:
     path.write_text("secret")
     with pytest.raises(UserError, match="holds no key"):
         traffic._key(path)
+
+
+def test_a_long_export_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the third second on, and not before; the lines go out as they come."""
+    seconds = iter(range(10_000))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
+    written = io.BytesIO()
+    lines = ((at / 2000, b"%d\n" % at) for at in range(2001))
+    assert traffic._write(lines, written, Terminal.standard()) == 2000
+    assert written.getvalue().count(b"\n") == 2001
+    assert "writing requests" in capsys.readouterr().err
+    assert traffic._write(iter([(0.0, b"head\n")]), written, Terminal.standard()) == 0
+    assert capsys.readouterr().err == ""

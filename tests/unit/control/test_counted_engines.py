@@ -35,7 +35,7 @@ async def watched(launcher: str, *figures: tuple[int, int] | None) -> Watch:
     record = Launched("default-0", "default", launcher, "openai", "s", "http://127.0.0.1:1", started=50.0)
     driver: Any = Told(*figures)
     seconds = iter(range(100, 200))  # one later each time that somebody asks
-    watch = Watch(record, driver, lambda: None, limits=Limits(), now=lambda: float(next(seconds)))
+    watch = Watch(record, driver, lambda: None, limits=Limits(), now=lambda: 60.0, wall=lambda: float(next(seconds)))
     for _ in figures:
         await watch._ask_figures()
     await watch._server.aclose()
