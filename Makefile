@@ -11,7 +11,7 @@ PIP := --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
 # Real engines take both cores of a small machine, so nothing runs beside them; all else waits more than it computes.
 TESTS_WITH_ENGINES := tests/e2e
-ALL_OTHERS := tests/integration tests/unit -n 2 --dist loadfile
+ALL_OTHERS := tests/integration tests/unit -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-full check lint types format engine clean
 
