@@ -19,6 +19,7 @@ __all__ = [
     "Estimate",
     "Tally",
     "by_size",
+    "choices_of",
     "does_not_fit",
     "fits_by_size",
     "longest_answer",
@@ -84,7 +85,7 @@ class Tally:
     def __init__(self, route: Route, fields: Mapping[str, msgspec.Raw]) -> None:
         self._route = route
         self._asked = longest_answer(route, fields)
-        self._choices = max(1, _number(fields, "n") or 1)
+        self._choices = choices_of(fields)
         self._cuts_off = _cuts_off(route, fields)
         self._tokens = 0
         self._bytes = sum(len(memoryview(fields[name])) for name in _WRITTEN_OUT if name in fields)
@@ -141,11 +142,16 @@ def by_size(route: Route, fields: Mapping[str, msgspec.Raw]) -> tuple[Estimate, 
             if several and text[0] == _BRACKET:
                 return None
             size += len(text)
-    choices = 1 if "n" not in fields else max(1, _number(fields, "n") or 1)
+    choices = choices_of(fields)
     asked = 0 if route is Route.EMBEDDINGS else longest_answer(route, fields)
     completion = min(_MOST, (UNSAID_COMPLETION if asked is None else asked) * choices)
     about = Estimate(-(-size // _BYTES_PER_TOKEN), completion, choices=choices)
     return about, Estimate(size, completion, choices=choices)
+
+
+def choices_of(fields: Mapping[str, msgspec.Raw]) -> int:
+    """How many replies are made of each prompt."""
+    return 1 if "n" not in fields else max(1, _number(fields, "n") or 1)
 
 
 def fits_by_size(size: int, route: Route, fields: Mapping[str, msgspec.Raw], context: int | None) -> bool:

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
+from tuneplex.gateway.estimate import choices_of
 from tuneplex.journal import Closed, Entered, Entry, Opened, Progress, Refused
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Scribe:
             asked.waited_s,
             self._session(asked),
             _trace(exchange),
+            choices_of(asked.fields),
         )
         journal.write(entry)
 

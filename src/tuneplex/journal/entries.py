@@ -71,6 +71,7 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="o"):
         waited_s: How long it has waited in the gateway.
         session: What it has in common with other requests of the same conversation or user, as a keyed hash; or empty.
         trace: The `traceparent` that it came with, or empty.
+        choices: How many replies are made of each prompt, which the engine reads as often.
         carried: It was opened in an earlier file, and is repeated so that each file can be read alone.
     """
 
@@ -92,6 +93,7 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="o"):
     waited_s: float = 0.0
     session: str = ""
     trace: str = ""
+    choices: int = 1
     carried: bool = False
 
 

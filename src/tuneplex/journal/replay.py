@@ -28,7 +28,8 @@ class Tried(msgspec.Struct, omit_defaults=True):
         at: When, Unix time.
         outcome: How it has ended.
         took_s: How long it took.
-        prompt: Tokens that the engine had to read: of the prompt and of what others had written of the reply.
+        prompt: Tokens that the engine had to read: of the prompt, once for each choice, and of what others had
+            written of the reply.
         completion: Tokens that it has written.
     """
 
@@ -164,7 +165,7 @@ class Replay:
         request = self._request(entry.number)
         request.opened = entry
         told = request.progress.completion if request.progress is not None else request.told
-        read = entry.prompt + told
+        read = (entry.prompt + told) * entry.choices
         request.tried.setdefault(entry.attempt, Tried(entry.replica, entry.engine, entry.pool, entry.at, prompt=read))
 
     def _end(self, entry: Closed) -> None:
@@ -265,5 +266,6 @@ def _end(request: _Request, closed: Closed, attempt: int) -> None:
     tried.took_s = max(0.0, closed.at - tried.at)
     tried.completion = max(0, closed.completion - request.told)
     if closed.prompt:
-        tried.prompt = closed.prompt + request.told
+        choices = request.opened.choices if request.opened is not None else 1
+        tried.prompt = (closed.prompt + request.told) * choices
     request.told = max(request.told, closed.completion)
