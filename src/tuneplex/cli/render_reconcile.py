@@ -79,5 +79,4 @@ def _unexplained(rest: int, verb: str) -> str:
         return ""
     if rest < 0:
         return f"requests say that it has {verb} {-rest:,} tokens more than it has counted"
-    several = ", or for further choices (`n`) of one prompt" if verb == "read" else ""
-    return f"it has {verb} {rest:,} tokens for requests that came by another way{several}"
+    return f"it has {verb} {rest:,} tokens for requests that came by another way"

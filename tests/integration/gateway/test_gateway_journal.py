@@ -75,6 +75,13 @@ async def test_a_long_stream_tells_how_far_it_is(front: Front, written: Written,
     assert written.entries().count("Progress") > 1
 
 
+async def test_a_prompt_is_read_once_for_each_choice(front: Front, written: Written) -> None:
+    """A request for several choices pays its prompt once, and its attempt says that the engine has read it as often."""
+    await front.post("/v1/chat/completions", chat(max_tokens=3, n=2) | {"temperature": 1, "seed": 3})
+    (one,) = written.finished()
+    assert one.attempts[0].prompt == 2 * one.prompt > 0
+
+
 async def test_a_client_that_leaves_pays_for_what_came(
     front: Front, written: Written, engines: list[FakeEngine]
 ) -> None:
