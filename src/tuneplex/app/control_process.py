@@ -36,6 +36,7 @@ from tuneplex.control import (
     Leasing,
     Registry,
     Tally,
+    Tracing,
     admin_app,
 )
 from tuneplex.errors import TuneplexError
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for chatty in ("alembic", "httpx2", "httpcore2"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # of each batch that is lost; ours says it once
     try:
         asyncio.run(_run(StateDir(options.state_dir), options, os.environ))
     except TuneplexError as error:
@@ -98,7 +100,8 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
     registry = _registry(state, controller)
     info = state.supervisor()
     leasing = Leasing(controller, registry, fleet_started=info.started if info else 0.0)
-    journals = Journals(state.journal, [Bookkeeper(_keeping(controller, registry))])
+    tracing = Tracing(lambda: controller.spec)
+    journals = Journals(state.journal, [Bookkeeper(_keeping(controller, registry)), tracing])
     async with (
         controller.publisher.listening(state.feed_socket),
         _admin(controller, registry, leasing, state),
@@ -109,6 +112,7 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
             registry.run(),
             Dividing(controller, registry).run(),
             journals.run(),
+            tracing.run(),
             Expiry(registry, lambda: controller.spec).run(),
             end_when_hanging(_PATIENCE_S),
             _tell(controller, trial),

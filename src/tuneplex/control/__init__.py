@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tuneplex.control.leasing import Leasing
     from tuneplex.control.registry import Registry
     from tuneplex.control.tally import Tally
+    from tuneplex.control.tracing import Tracing
     from tuneplex.control.turns import Dividing
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Leasing",
     "Registry",
     "Tally",
+    "Tracing",
     "admin_app",
 ]
 
@@ -40,6 +42,7 @@ _HOMES = {
     "Leasing": "leasing",
     "Registry": "registry",
     "Tally": "tally",
+    "Tracing": "tracing",
     "admin_app": "admin",
 }
 

@@ -175,6 +175,9 @@ def _refuse_programs(old: FleetSpec, new: FleetSpec) -> None:
         if known is None or _program(known) != _program(pool):
             words = f"pool {pool.name}: what its engines are can only be changed on the machine itself"
             raise Forbidden(words, param=f"pools[{at}]", code="only_on_the_machine")
+    if new.telemetry.traces not in {"", old.telemetry.traces}:
+        words = "where traces go can only be changed on the machine itself"
+        raise Forbidden(words, param="telemetry.traces", code="only_on_the_machine")
 
 
 def _program(pool: PoolSpec) -> tuple[object, ...]:

@@ -28,6 +28,7 @@ from tuneplex.types import (
     PoolSpec,
     Price,
     Retries,
+    Telemetry,
     Timeouts,
     Waiting,
 )
@@ -85,6 +86,7 @@ def resolve(
         limits=_limits(file, base),
         prices=_prices(file, base),
         records=Keeping(file.records.keep),
+        telemetry=Telemetry(file.telemetry.traces or "", file.telemetry.sample),
         objective=_promised(file),
         objectives=_objectives(file, base),
     )
@@ -303,6 +305,7 @@ def _gateway(file: FleetFile, env: Mapping[str, str]) -> GatewaySettings:
         migrate=gateway.migrate,
         currency=file.prices.currency if file.prices else "",
         journal=file.records.journal,
+        traces=file.telemetry.traces is not None,
     )
 
 

@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from tuneplex.journal import Closed, Entered, Entry, Opened, Progress, Refused
+from tuneplex.journal.spans import span_id
 
 if TYPE_CHECKING:
     from tuneplex.gateway.asked import Asked
@@ -29,7 +30,13 @@ _NOBODY_S = 1.0
 
 
 class Writes(Protocol):
-    """Where it is written; `journal.Journal` is the real one."""
+    """Where it is written; `journal.Journal` is the real one.
+
+    Attributes:
+        name: Of this one; no other has ever had it.
+    """
+
+    name: str
 
     def write(self, entry: Entry) -> bool:
         """Write it; False if it is lost."""
@@ -56,10 +63,12 @@ class Scribe:
 
     Attributes:
         secret: Keys the hashes of sessions.
+        traces: Each attempt is a span that somebody is told of.
     """
 
     def __init__(self, journal: Writes | None = None, wall: Callable[[], float] = time.time) -> None:
         self.secret = b""
+        self.traces = False
         self._journal = journal
         self._wall = wall
         self._numbers = count(1)
@@ -98,6 +107,13 @@ class Scribe:
             _trace(exchange),
         )
         journal.write(entry)
+
+    def span(self, attempt: Attempt) -> bytes:
+        """The id of the span that an attempt is; it need not have begun yet."""
+        exchange = attempt.exchange
+        exchange.number = exchange.number or next(self._numbers)
+        name = self._journal.name if self._journal is not None else ""
+        return span_id(name, exchange.number, attempt.number or attempt.relay.made + 1)
 
     def ended(self, attempt: Attempt) -> None:
         """An attempt has failed, or another one was faster; its request goes on, or is about to be closed."""
