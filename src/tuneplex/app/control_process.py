@@ -101,7 +101,8 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
     info = state.supervisor()
     leasing = Leasing(controller, registry, fleet_started=info.started if info else 0.0)
     tracing = Tracing(lambda: controller.spec)
-    journals = Journals(state.journal, [Bookkeeper(_keeping(controller, registry)), tracing])
+    bookkeeper = Bookkeeper(_keeping(controller, registry))
+    journals = Journals(state.journal, [bookkeeper], [(tracing, lambda: tracing.wanted)])
     async with (
         controller.publisher.listening(state.feed_socket),
         _admin(controller, registry, leasing, state),

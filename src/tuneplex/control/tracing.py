@@ -64,20 +64,21 @@ class Tracing:
         self.dropped = 0
         self._spec = spec
         self._make = collector
+        self._wall = wall
         self._since = wall() - _BEFORE_S
         self._replays: dict[str, Replay] = {}
         self._spans: deque[Span] = deque()
         self._known: tuple[str, Sends | None] = "", None
         self._away = False
 
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a collector to be told."""
+        return bool(self._spec().telemetry.traces)
+
     def take(self, journal: str, entries: Sequence[Numbered]) -> None:
         """Take the next entries of a journal."""
-        spec = self._spec()
-        if not spec.telemetry.traces:
-            self._replays.clear()
-            return
-        told = Told.of(spec)
-        replay = self._replays.setdefault(journal, Replay(journal))
+        told, replay = Told.of(self._spec()), self._replays.setdefault(journal, Replay(journal))
         for one in entries:
             self._note(replay.take(one.number, one.entry), told)
 
@@ -93,17 +94,26 @@ class Tracing:
     async def run(self) -> None:
         """Send until cancelled."""
         while True:
-            await self.send()
+            if self.wanted:
+                await self.send()
+            else:
+                self._rest()
             await asyncio.sleep(_PAUSE_S)
+
+    def _rest(self) -> None:
+        """Nobody is to be told now: of what is under way nothing is known when somebody is again."""
+        self._spans.clear()
+        self._replays.clear()
+        self._since = self._wall()
 
     async def send(self) -> None:
         """Send all that there is now."""
         while self._spans:
             batch = [self._spans.popleft() for _ in range(min(_AT_ONCE, len(self._spans)))]
-            arrived = await asyncio.to_thread(self._deliver, batch)
-            if not arrived:
+            trouble = await asyncio.to_thread(self._deliver, batch)
+            if trouble:
                 self.dropped += len(batch)
-            self._tell(arrived=arrived)
+            self._tell(trouble)
 
     def _note(self, one: Finished | None, told: Told) -> None:
         if one is None or one.closed < self._since:
@@ -114,27 +124,30 @@ class Tracing:
             else:
                 self.dropped += 1
 
-    def _deliver(self, batch: Sequence[Span]) -> bool:
-        """In a thread; the collector is made anew when the fleet file names another one."""
-        spec = self._spec()
-        url, collector = self._known
-        if url != spec.telemetry.traces or collector is None:
-            if collector is not None:
-                collector.close()
-            self._known = "", None
-            if not spec.telemetry.traces:
-                return False
-            try:
-                collector = self._make(spec.telemetry.traces, spec.name)
-            except ImportError:
-                return False
-            self._known = spec.telemetry.traces, collector
-        return collector.send(batch)
+    def _deliver(self, batch: Sequence[Span]) -> str:
+        """In a thread; why they could not be delivered, or nothing."""
+        try:
+            collector = self._collector()
+        except ImportError:
+            return 'OpenTelemetry is not installed: pip install "tuneplex[otel]"'
+        return "" if collector.send(batch) else f"the collector ({self._known[0]}) takes none"
 
-    def _tell(self, *, arrived: bool) -> None:
+    def _collector(self) -> Sends:
+        """Made anew when the fleet file names another one."""
+        spec, (url, collector) = self._spec(), self._known
+        if collector is not None and url == spec.telemetry.traces:
+            return collector
+        if collector is not None:
+            collector.close()
+        self._known = "", None
+        made = self._make(spec.telemetry.traces, spec.name)
+        self._known = spec.telemetry.traces, made
+        return made
+
+    def _tell(self, trouble: str) -> None:
         """Say once that spans are lost, and once that they are not any more."""
-        if not arrived and not self._away:
-            _log.warning("the collector of traces (%s) takes no spans; they are dropped", self._spec().telemetry.traces)
-        elif arrived and self._away:
-            _log.info("the collector of traces takes spans again; %d were dropped until now", self.dropped)
-        self._away = not arrived
+        if trouble and not self._away:
+            _log.warning("traces are lost: %s", trouble)
+        elif self._away and not trouble:
+            _log.info("traces are told again; %d spans were lost until now", self.dropped)
+        self._away = bool(trouble)

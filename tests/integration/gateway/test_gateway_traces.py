@@ -111,16 +111,18 @@ async def test_a_collector_that_is_away_costs_spans_and_nothing_else(
         await tracing.send()
         assert len(receiver.spans) == 2
     said = [record.getMessage() for record in caplog.records if record.name == "tuneplex.control.tracing"]
-    assert [words.split(" (")[0] for words in said[:1]] == ["the collector of traces"]
-    assert (len(said), "4 were dropped" in said[1]) == (2, True)
+    assert said == [
+        f"traces are lost: the collector ({receiver.url}) takes none",
+        "traces are told again; 4 spans were lost until now",
+    ]
 
 
 class Deaf:
-    """A collector that is never asked, because nothing is sent."""
+    """A collector that takes nothing."""
 
     def send(self, spans: Sequence[Span]) -> bool:
-        """Take them."""
-        return bool(spans)
+        """Take none."""
+        return not spans
 
     def close(self) -> None:
         """Nothing is open."""
@@ -137,6 +139,21 @@ async def test_spans_that_wait_are_bounded(engine: FakeEngine, tmp_path: Path, m
     await tracing.send()
     late = Tracing(lambda: spec("http://127.0.0.1:1"), lambda _url, _fleet: Deaf(), lambda: 2e9)
     read(late, tmp_path / "g-1")
-    off = Tracing(lambda: spec(""), lambda _url, _fleet: Deaf())
-    read(off, tmp_path / "g-1")
-    assert (len(late._spans), len(off._spans), tracing.dropped) == (0, 0, 3)
+    await late.send()
+    assert (late.dropped, tracing.dropped) == (0, 6)
+
+
+async def test_without_opentelemetry_the_log_says_so(
+    engine: FakeEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the package is missing, spans are lost, and the log tells what to install."""
+
+    def missing(_url: str, _fleet: str) -> Deaf:
+        raise ImportError
+
+    await asked([engine], tmp_path, traces=True)
+    tracing = Tracing(lambda: spec("http://127.0.0.1:1"), missing)
+    read(tracing, tmp_path / "g-1")
+    await tracing.send()
+    assert tracing.dropped == 2
+    assert 'pip install "tuneplex[otel]"' in caplog.text
