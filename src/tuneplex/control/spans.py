@@ -76,13 +76,13 @@ def spans(one: Finished, told: Told) -> tuple[Span, ...]:
 
     A client that has a trace says whether it keeps it, and so is done here; without one the request begins a trace.
     """
-    journal, _, number = one.id.rpartition("/")
+    journal, number = _number(one)
     parent = parent_of(one.trace)
     trace = trace_id(journal, number) if parent is None else parent.trace
     wanted = int.from_bytes(trace[:8]) < told.sample * _RATES if parent is None else parent.sampled
     if not wanted or not one.tenant:
         return ()
-    own = span_id(journal, number, 0)
+    own = _bytes(span_id(journal, number, 0))
     root = Span(
         f"{_operation(one)} {one.model}".strip(),
         "server",
@@ -96,6 +96,16 @@ def spans(one: Finished, told: Told) -> tuple[Span, ...]:
         one.code or one.outcome if _has_failed(one) else "",
     )
     return (root, *_waiting(one, root, journal, number), *_attempts(one, root, journal, number))
+
+
+def _number(one: Finished) -> tuple[str, int]:
+    """Its journal and its number there; what has none has a journal of its own."""
+    journal, _, number = one.id.rpartition("/")
+    return (journal, int(number)) if number.isdecimal() else (one.id, 0)
+
+
+def _bytes(span: int) -> bytes:
+    return span.to_bytes(8)
 
 
 def _operation(one: Finished) -> str:
@@ -145,17 +155,17 @@ def _measured(one: Finished) -> dict[str, Value]:
     return found
 
 
-def _waiting(one: Finished, root: Span, journal: str, number: str) -> Iterator[Span]:
+def _waiting(one: Finished, root: Span, journal: str, number: int) -> Iterator[Span]:
     """It waits until its first attempt."""
     if one.waited_s > 0 and one.attempts:
         end = one.attempts[0].at
-        own, times = span_id(journal, number, WAITING), (end - one.waited_s, end)
+        own, times = _bytes(span_id(journal, number, WAITING)), (end - one.waited_s, end)
         yield _child(root, own, times, {}, name="wait", kind="internal")
 
 
-def _attempts(one: Finished, root: Span, journal: str, number: str) -> Iterator[Span]:
+def _attempts(one: Finished, root: Span, journal: str, number: int) -> Iterator[Span]:
     for attempt, tried in enumerate(one.attempts, 1):
-        own, times = span_id(journal, number, attempt), (tried.at, tried.at + tried.took_s)
+        own, times = _bytes(span_id(journal, number, attempt)), (tried.at, tried.at + tried.took_s)
         error = "" if tried.outcome in _NO_FAILURES else tried.outcome
         yield _child(root, own, times, _of_attempt(tried), name="attempt", kind="client", error=error)
 

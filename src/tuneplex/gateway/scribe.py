@@ -108,7 +108,7 @@ class Scribe:
         )
         journal.write(entry)
 
-    def span(self, attempt: Attempt) -> bytes:
+    def span(self, attempt: Attempt) -> int:
         """The id of the span that an attempt is; it need not have begun yet."""
         exchange = attempt.exchange
         exchange.number = exchange.number or next(self._numbers)

@@ -9,12 +9,12 @@ __all__ = ["trace_lines"]
 
 _IDS = rb"(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 _PARENT = re.compile(rb"00-%b|(?!00|ff)[0-9a-f]{2}-%b(?:-[!-~]{1,64})?" % (_IDS, _IDS))
-_TRACE, _FLAGS = slice(3, 35), slice(53, 55)
-_SAMPLED = 1
+_TRACE, _FLAGS, _FLAG = slice(2, 36), slice(52, 55), 54
+_SAMPLED = b"13579bdf"
 _STATE = re.compile(rb"[ -~]{1,512}")
 
 
-def trace_lines(headers: Mapping[bytes, bytes], span: Callable[[], bytes] | None = None) -> bytes:
+def trace_lines(headers: Mapping[bytes, bytes], span: Callable[[], int] | None = None) -> bytes:
     """The header lines for a request to an engine; none where the client's make no sense (Trace Context, 3.2.2).
 
     Args:
@@ -24,8 +24,8 @@ def trace_lines(headers: Mapping[bytes, bytes], span: Callable[[], bytes] | None
     parent = headers.get(b"traceparent")
     if parent is None or _PARENT.fullmatch(parent) is None:
         return b""
-    if span is not None and int(parent[_FLAGS], 16) & _SAMPLED:
-        parent = b"00-%b-%b-%b" % (parent[_TRACE], span().hex().encode(), parent[_FLAGS])
+    if span is not None and parent[_FLAG] in _SAMPLED:
+        parent = b"00" + parent[_TRACE] + b"%016x" % span() + parent[_FLAGS]
     state = headers.get(b"tracestate", b"")
     more = b"tracestate: %b\r\n" % state if _STATE.fullmatch(state) else b""
     return b"traceparent: %b\r\n%b" % (parent, more)

@@ -77,7 +77,9 @@ def test_ids_can_be_made_by_others() -> None:
     """The id of each span follows from the journal, the number and the attempt."""
     whole, wait, broken, last = spans(MOVED, TOLD)
     attempts = (0, WAITING, 1, 2)
-    assert [one.id for one in (whole, wait, broken, last)] == [span_id("g", 1000, attempt) for attempt in attempts]
+    assert [one.id for one in (whole, wait, broken, last)] == [
+        span_id("g", 1000, attempt).to_bytes(8) for attempt in attempts
+    ]
     assert (whole.trace, whole.parent) == (trace_id("g", 1000), b"")
 
 
@@ -127,6 +129,13 @@ def test_what_has_failed(values: dict[str, object], error: str, kind: str) -> No
     """Only what is ours makes a span a failed one; what went wrong is told in any case."""
     found = root(over(1, **values))
     assert (found.error, found.attributes["error.type"]) == (error, kind)
+
+
+def test_no_two_spans_have_the_same_id() -> None:
+    """Requests, their attempts and those that have no number differ, also from those of other journals."""
+    names = [f"{journal}/{number}" for journal in ("g", "h") for number in (1, 2, "e1", "e2")]
+    ids = [one.id for name in names for one in spans(msgspec.structs.replace(MOVED, id=name), TOLD)]
+    assert len(set(ids)) == len(ids) == 4 * len(names)
 
 
 def test_unknown_callers_are_not_told() -> None:
