@@ -42,6 +42,7 @@ __all__ = [
     "Spent",
     "Stage",
     "Status",
+    "Telemetry",
     "Tier",
     "Timeouts",
     "Turns",
@@ -308,6 +309,18 @@ class Objective(msgspec.Struct, frozen=True):
     ttft_p95_s: float | None = None
 
 
+class Telemetry(msgspec.Struct, frozen=True):
+    """Who is told of requests.
+
+    Attributes:
+        traces: URL of a collector that takes OTLP over HTTP; empty for none.
+        sample: The share of the requests that it is told of, where clients do not say.
+    """
+
+    traces: str = ""
+    sample: float = 1.0
+
+
 class GatewaySettings(msgspec.Struct, frozen=True):
     """What can change in a gateway while it runs.
 
@@ -324,6 +337,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
         migrate: Streams whose replica fails or goes away are continued at another one.
         currency: Of all prices and of limits in money: three letters, or empty.
         journal: Bytes of one gateway's journal that nobody has read yet; what comes then is lost.
+        traces: Each attempt is a span that somebody is told of, and is named to the engine.
     """
 
     key_sha256: str | None = None
@@ -338,6 +352,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     migrate: bool = True
     currency: str = ""
     journal: int = 1024 * 1024 * 1024
+    traces: bool = False
 
 
 class FleetView(msgspec.Struct, frozen=True, tag="view"):
@@ -582,6 +597,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
         store: URL of the PostgreSQL database that keeps tenants and keys; empty for a file in the state directory.
         logs: Of the fleet's own processes.
         records: What is kept of requests that are over.
+        telemetry: Who is told of requests.
         objective: What is promised of the models.
         objectives: Of those models of which something else is, by name.
     """
@@ -598,6 +614,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
     prices: dict[str, Price] = {}
     logs: Logs = Logs()
     records: Keeping = Keeping()
+    telemetry: Telemetry = Telemetry()
     objective: Objective = Objective()
     objectives: dict[str, Objective] = {}
 

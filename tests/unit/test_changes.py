@@ -21,6 +21,7 @@ from tuneplex.types import (
     Objective,
     PoolSpec,
     Price,
+    Telemetry,
     Timeouts,
 )
 
@@ -43,6 +44,10 @@ replace = msgspec.structs.replace
         ({"logs": Logs("json")}, Change("logs", "change", "restart", "format text -> json")),
         ({"store": "postgresql://hunter2@h/d"}, Change("store", "change", "restart", "url changed")),
         ({"records": Keeping(86400.0)}, Change("records", "change", "live", "keep_s 7776000.0 -> 86400.0")),
+        (
+            {"telemetry": Telemetry("http://c:4318", 0.5)},
+            Change("telemetry", "change", "live", "traces none -> http://c:4318, sample 1.0 -> 0.5"),
+        ),
         (
             {"objective": Objective(99.5, 2.0)},
             Change("slo", "change", "live", "availability 99.9 -> 99.5, ttft_p95_s none -> 2.0"),

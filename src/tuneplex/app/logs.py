@@ -46,6 +46,7 @@ def _set_up(handler: logging.Handler, process: str, logs: Logs) -> None:
     logging.getLogger("tuneplex").setLevel(level)  # what libraries have to say for debugging may be anything
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # of each batch that is lost; ours says it once
     logging.captureWarnings(capture=True)
     sys.excepthook = _last_words
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import platformdirs
@@ -17,7 +18,9 @@ from tuneplex.fleetfile import FleetFile, parse_source
 from tuneplex.shapes import BaseShape, read_adapter, read_base
 from tuneplex.types import AdapterVersion, Base, FleetSpec
 
-__all__ = ["cache_dir", "engine_python", "prepare", "preview"]
+__all__ = ["cache_dir", "check_telemetry", "engine_python", "prepare", "preview"]
+
+_TELEMETRY = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
 
 def cache_dir() -> Path:
@@ -37,6 +40,7 @@ def prepare(path: Path, progress: Progress, *, running: FleetSpec | None = None)
         UserError: The file or a source is wrong, or this machine lacks something; nothing was started.
     """
     file = fleetfile.load(path)
+    check_telemetry(file)
     python = engine_python(file)
     base = _base(file, progress, python)
     with _placed(file, "base", "source"):
@@ -61,6 +65,24 @@ def preview(file: FleetFile) -> FleetSpec | None:
         versions.append(AdapterVersion(name, digest="", path=source.location, rank=rank, pool="", source=""))
     base = Base(name=file.base.name or "", path="")
     return fleetfile.resolve(file, base=base, adapters=versions, python=engine_env.find() or "", env=os.environ)
+
+
+def check_telemetry(file: FleetFile) -> None:
+    """See that what sends traces is there, if any are to be sent.
+
+    Raises:
+        UserError: It is not.
+    """
+    if file.telemetry.traces is not None and not all(map(_is_there, _TELEMETRY)):
+        hint = 'pip install "tuneplex[otel]"'
+        raise file.places.error(("telemetry", "traces"), "needs OpenTelemetry, which is not installed", hint=hint)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # not even its parent is
+        return False
 
 
 def engine_python(file: FleetFile) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tuneplex.control.recording import Recording
     from tuneplex.control.registry import Registry
     from tuneplex.control.tally import Tally
+    from tuneplex.control.tracing import Tracing
     from tuneplex.control.turns import Dividing
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Recording",
     "Registry",
     "Tally",
+    "Tracing",
     "admin_app",
 ]
 
@@ -52,6 +54,7 @@ _HOMES = {
     "Questions": "questions",
     "Registry": "registry",
     "Tally": "tally",
+    "Tracing": "tracing",
     "admin_app": "admin",
 }
 

@@ -34,6 +34,7 @@ __all__ = ["admin_app", "admin_operations"]
 
 
 _LEAST_KEPT_S = 86400
+_LEAST_JOURNAL = 64 * 1024 * 1024
 _ALL_PERCENT = 100
 
 
@@ -163,15 +164,24 @@ def _check(spec: FleetSpec, launchers: Collection[str]) -> None:
             words = f"the limits of model {name} are in money, and it has no price"
             raise BadRequest(words, param=f"limits.{name}", code="no_prices")
 
+    _check_records(spec)
+    dear = [name for name, price in spec.prices.items() if min(msgspec.structs.astuple(price)) < 0]
+    if dear:
+        raise BadRequest(f"the price of model {dear[0]} is below nothing", param=f"prices.{dear[0]}")
+
+
+def _check_records(spec: FleetSpec) -> None:
+    """What is kept, promised and told of requests."""
     for name, objective in {"": spec.objective, **spec.objectives}.items():
         if not 0 < objective.availability < _ALL_PERCENT:
             where = f"objectives.{name}" if name else "objective"
             raise BadRequest("an availability is above 0 and below 100 percent", param=where)
     if spec.records.keep_s < _LEAST_KEPT_S:
         raise BadRequest("requests are kept for a day at least", param="records.keep_s")
-    dear = [name for name, price in spec.prices.items() if min(msgspec.structs.astuple(price)) < 0]
-    if dear:
-        raise BadRequest(f"the price of model {dear[0]} is below nothing", param=f"prices.{dear[0]}")
+    if spec.gateway.journal < _LEAST_JOURNAL:
+        raise BadRequest("a journal holds 64 MiB at least", param="gateway.journal")
+    if not 0 <= spec.telemetry.sample <= 1:
+        raise BadRequest("a share is from 0 to 1", param="telemetry.sample")
 
 
 class _ModelLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -207,6 +217,9 @@ def _refuse_programs(old: FleetSpec, new: FleetSpec) -> None:
         if known is None or _program(known) != _program(pool):
             words = f"pool {pool.name}: what its engines are can only be changed on the machine itself"
             raise Forbidden(words, param=f"pools[{at}]", code="only_on_the_machine")
+    if new.telemetry.traces not in {"", old.telemetry.traces}:
+        words = "where traces go can only be changed on the machine itself"
+        raise Forbidden(words, param="telemetry.traces", code="only_on_the_machine")
 
 
 def _program(pool: PoolSpec) -> tuple[object, ...]:

@@ -15,7 +15,6 @@ __all__ = ["Expiry"]
 
 _DAY_S = 86400
 _LOOK_S = 3600.0
-_PAUSE_S = 0.1  # between two steps, so that whoever else needs the store has a turn
 _log = get_logger(__name__)
 
 
@@ -61,9 +60,11 @@ class Expiry:
         return count
 
     async def _expire(self, before: int) -> int:
-        """In small steps: nobody else can write meanwhile."""
+        """In small steps, with a pause after each that is as long: nobody else can write meanwhile."""
         fleet, count = self._spec().name, 0
+        began = time.monotonic()
         while done := await self._registry.read(lambda store: store.expire_requests(fleet, before)):
             count += done
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(time.monotonic() - began)
+            began = time.monotonic()
         return count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -50,11 +50,18 @@ class Journals:
     Args:
         directory: Where the gateways' journals lie.
         takers: Who reads them.
+        sometimes: Who does so only at times, and whether it is such a time: what is written at others is kept for
+            nobody, and may be gone.
     """
 
-    def __init__(self, directory: Path, takers: Sequence[Taker]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        takers: Sequence[Taker],
+        sometimes: Sequence[tuple[Taker, Callable[[], bool]]] = (),
+    ) -> None:
         self._directory = directory
-        self._readings = [_Reading(taker) for taker in takers]
+        self._readings = [*map(_Reading, takers), *(_Reading(taker, wanted) for taker, wanted in sometimes)]
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -93,11 +100,12 @@ class Journals:
 
     def _clean(self, names: Sequence[str]) -> None:
         """Remove what nobody needs any more."""
+        readings = [reading for reading in self._readings if reading.wanted()]
         for name in names:
-            if all(name in reading.done for reading in self._readings):
+            if all(name in reading.done for reading in readings):
                 shutil.rmtree(self._directory / name, ignore_errors=True)
                 continue
-            finished = [reading.finished(name) for reading in self._readings]
+            finished = [reading.finished(name) for reading in readings]
             for path in set.intersection(*finished) if finished else ():
                 path.unlink(missing_ok=True)
         for hidden in self._directory.glob(".*"):  # of a process that was killed while it made its journal
@@ -108,7 +116,8 @@ class Journals:
 class _Reading:
     """How far one taker has come."""
 
-    def __init__(self, taker: Taker) -> None:
+    def __init__(self, taker: Taker, wanted: Callable[[], bool] = lambda: True) -> None:
+        self.wanted = wanted
         self._taker = taker
         self._followers: dict[str, Follower] = {}
         self._owed = False
@@ -127,6 +136,10 @@ class _Reading:
 
     async def step(self, names: Sequence[str], directory: Path) -> bool:
         """Take what is new; whether there was anything."""
+        if not self.wanted():
+            self.done.clear()
+            self._followers.clear()
+            return False
         self.done.intersection_update(names)
         found = False
         for name in names:

@@ -1,4 +1,4 @@
-"""Usage and the audit log: what control makes of the gateways' journals, and what keeps it going."""
+"""Usage, the audit log and traces: what control makes of the gateways' journals, and what keeps it going."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tuneplex.control.controller import Controller
 from tuneplex.control.journals import Journals
 from tuneplex.control.questions import Questions
 from tuneplex.control.registry import Registry
+from tuneplex.control.tracing import Tracing
 from tuneplex.journal import Finished
 
 __all__ = ["Recording"]
@@ -40,13 +41,16 @@ class Recording:
         self._registry = registry
         self.questions = questions
         self.auditor = Auditor(audit, base=lambda: controller.spec.base.name, settings=lambda: controller.spec.records)
-        self.journals = Journals(journal, [Bookkeeper(self._keep), self.auditor])
+        self._tracing = tracing = Tracing(lambda: controller.spec)
+        takers = [Bookkeeper(self._keep), self.auditor]
+        self.journals = Journals(journal, takers, [(tracing, lambda: tracing.wanted)])
 
     async def run(self) -> None:
         """Go on until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.journals.run())
             group.create_task(self.auditor.run())
+            group.create_task(self._tracing.run())
 
     async def _keep(self, finished: Sequence[Finished]) -> None:
         fleet = self._controller.spec.name

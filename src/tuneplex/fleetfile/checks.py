@@ -22,6 +22,7 @@ from tuneplex.fleetfile.schema import (
     PoolSection,
     PricesSection,
     StoreSection,
+    TelemetrySection,
 )
 from tuneplex.fleetfile.sources import is_hub_name, parse_source
 from tuneplex.units import format_bytes
@@ -92,6 +93,7 @@ class _Checker:
         self._engine(("engine", "python"), self.file.engine)
         self._gateway(self.file.gateway)
         self._store(self.file.store)
+        self._telemetry(self.file.telemetry)
         if self.file.prices is not None:
             self._prices(self.file.prices)
         self._costs(("base",), self.file.base)
@@ -296,6 +298,16 @@ class _Checker:
             raise self.places.error(("prices", missing), "is missing", hint="a price has 'prompt' and 'completion'")
         if prices.cached is not None and prices.prompt is None:
             raise self.places.error(("prices", "prompt"), "is missing", hint="'cached' is a part of it")
+
+    def _telemetry(self, section: TelemetrySection) -> None:
+        if section.traces is None:
+            if self.places.line(("telemetry", "sample")) is not None:
+                raise self.places.error(("telemetry", "sample"), "is for 'traces', which says where they go")
+            return
+        problem = _url_problem(section.traces)
+        if problem or section.traces.startswith("unix:"):
+            words = problem or "should be a URL of the form http://HOST:PORT"
+            raise self.places.error(("telemetry", "traces"), words)
 
     def _costs(self, path: KeyPath, model: BaseSection | AdapterSection) -> None:
         """Money can only be limited where something costs any."""

@@ -26,6 +26,7 @@ from tuneplex.fleetfile.schema import (
     Section,
     SloSection,
     StoreSection,
+    TelemetrySection,
     TimeoutsSection,
     TlsSection,
     WaitingSection,
@@ -43,7 +44,7 @@ _IN_GATEWAY: dict[str, type[Section]] = {
     "breaker": BreakerSection,
     "idempotency": IdempotencySection,
 }
-_PLAIN: dict[str, type[Section]] = {"records": RecordsSection, "slo": SloSection}
+_PLAIN: dict[str, type[Section]] = {"records": RecordsSection, "slo": SloSection, "telemetry": TelemetrySection}
 _FLAG_HINT = "write FLAG: value, FLAG: true, or a list of strings as on the command line"
 
 

@@ -29,6 +29,7 @@ from tuneplex.types import (
     PoolSpec,
     Price,
     Retries,
+    Telemetry,
     Timeouts,
     Waiting,
 )
@@ -87,6 +88,7 @@ def resolve(
         prices=_prices(file, base),
         logs=Logs(file.logs.format, file.logs.level),
         records=Keeping(file.records.keep, file.records.audit, file.records.head_url or ""),
+        telemetry=Telemetry(file.telemetry.traces or "", file.telemetry.sample),
         objective=_promised(file),
         objectives=_objectives(file, base),
     )
@@ -305,6 +307,7 @@ def _gateway(file: FleetFile, env: Mapping[str, str]) -> GatewaySettings:
         migrate=gateway.migrate,
         currency=file.prices.currency if file.prices else "",
         journal=file.records.journal,
+        traces=file.telemetry.traces is not None,
     )
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "Section",
     "SloSection",
     "StoreSection",
+    "TelemetrySection",
     "TimeoutsSection",
     "TlsSection",
     "WaitingSection",
@@ -409,6 +410,17 @@ class RecordsSection(Section):
     )
 
 
+class TelemetrySection(Section):
+    """Where OpenTelemetry is told of requests. It needs `pip install "tuneplex[otel]"`."""
+
+    traces: str | None = Field(
+        default=None, description="A collector that takes OTLP over HTTP, for instance `http://collector:4318`."
+    )
+    sample: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=1.0, description="The share of the requests, of those whose clients have no trace of their own."
+    )
+
+
 class FleetFile(Section):
     """A valid fleet file. Only `base` is needed."""
 
@@ -424,6 +436,7 @@ class FleetFile(Section):
     store: StoreSection = Field(default=StoreSection(), description="The database of tenants and keys.")
     records: RecordsSection = Field(default=RecordsSection(), description="What is kept of requests.")
     slo: SloSection = Field(default=SloSection(), description="What is promised of the models.")
+    telemetry: TelemetrySection = Field(default=TelemetrySection(), description="Where traces of requests go.")
     prices: PricesSection | None = Field(default=None, description="What tokens cost, for limits in money.")
     logs: LogsSection = Field(default=LogsSection(), description="What the fleet's own processes write.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
 import msgspec
@@ -99,7 +100,9 @@ class Attempt:
         body = upstream.dialect.encode(fields, name=self._name, salt=self.asked.principal.cache_salt)
         # Engines want ids that are unique, which the client's own need not be.
         request_id = b"%b-%x" % (self.exchange.request_id, next(self._ledger.serial))
-        return upstream.request(self.route, request_id, body, trace_lines(self.exchange.headers))
+        scribe = self._ledger.scribe
+        span = partial(scribe.span, self) if scribe.traces else None
+        return upstream.request(self.route, request_id, body, trace_lines(self.exchange.headers, span))
 
     def _send(self, request: bytes) -> None:
         self._call = self.upstream.pool.send(request, self, connect_timeout_s=self._timeouts.connect_s)

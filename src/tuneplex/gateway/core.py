@@ -152,6 +152,7 @@ class Gateway:
         if self._principals is None or not view.models or _keys_differ(before.settings, view.settings):
             self._know()
         self.ledger.scribe.bound(view.settings.journal)
+        self.ledger.scribe.traces = view.settings.traces
         self._returns.update(view)
         self._room.changed(view.settings.waiting)
 

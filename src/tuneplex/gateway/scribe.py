@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tuneplex.gateway.estimate import choices_of
 from tuneplex.journal import Closed, Entered, Entry, Opened, Progress, Refused
+from tuneplex.journal.spans import span_id
 
 if TYPE_CHECKING:
     from tuneplex.gateway.asked import Asked
@@ -33,10 +34,12 @@ class Writes(Protocol):
     """Where it is written; `journal.Journal` is the real one.
 
     Attributes:
+        name: Of this one; no other has ever had it.
         lost: Entries that could not be written.
         trouble: Why entries cannot be written now; empty while they can.
     """
 
+    name: str
     lost: int
     trouble: str
 
@@ -65,10 +68,12 @@ class Scribe:
 
     Attributes:
         secret: Keys the hashes of sessions.
+        traces: Each attempt is a span that somebody is told of.
     """
 
     def __init__(self, journal: Writes | None = None, wall: Callable[[], float] = time.time) -> None:
         self.secret = b""
+        self.traces = False
         self._journal = journal
         self._wall = wall
         self._numbers = count(1)
@@ -108,6 +113,13 @@ class Scribe:
             choices_of(asked.fields),
         )
         journal.write(entry)
+
+    def span(self, attempt: Attempt) -> int:
+        """The id of the span that an attempt is; it need not have begun yet."""
+        exchange = attempt.exchange
+        exchange.number = exchange.number or next(self._numbers)
+        name = self._journal.name if self._journal is not None else ""
+        return span_id(name, exchange.number, attempt.number or attempt.relay.made + 1)
 
     def ended(self, attempt: Attempt) -> None:
         """An attempt has failed, or another one was faster; its request goes on, or is about to be closed."""

@@ -58,8 +58,9 @@ def _changes(old: FleetSpec, new: FleetSpec) -> Iterator[Change]:
     yield from _aliases(old.aliases, new.aliases)
     yield from _limits(old.limits, new.limits)
     yield from _prices(old.prices, new.prices)
-    if old.records != new.records:
-        yield Change("records", "change", _LIVE, _fields(old.records, new.records))
+    for what in ("records", "telemetry"):
+        if getattr(old, what) != getattr(new, what):
+            yield Change(what, "change", _LIVE, _fields(getattr(old, what), getattr(new, what)))
     yield from _objectives(old, new)
     if old.gateway != new.gateway:
         yield Change("gateway", "change", _LIVE, _fields(old.gateway, new.gateway))

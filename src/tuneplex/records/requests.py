@@ -26,7 +26,7 @@ __all__ = [
 DAY_S = 86400
 MOST_FOUND = 100  # of one id: a client may give the same to all that it asks
 _BATCH = 500
-_EXPIRED_AT_ONCE = 5000
+_EXPIRED_AT_ONCE = 1000
 _READ_AT_ONCE = 1000
 _NOT_KEPT = re.compile("[\0\ud800-\udfff]")  # what one of the databases would not take
 _SUMS = ("requests", "prompt", "cached", "completion")
@@ -78,18 +78,13 @@ def expire_requests(connection: Connection, fleet: str, before: int) -> int:
     """Add up some requests of the days before this one, and let go of them; how many they were, 0 if all are gone."""
     old = select(requests.c.id).where(requests.c.fleet == fleet, requests.c.day < before)
     found = connection.scalars(old.order_by(requests.c.day).limit(_EXPIRED_AT_ONCE)).all()
-    for start in range(0, len(found), _BATCH):
-        _expire(connection, found[start : start + _BATCH])
-    return len(found)
-
-
-def _expire(connection: Connection, ids: Sequence[str]) -> None:
-    mine = requests.c.id.in_(ids)
+    mine = requests.c.id.in_(found)
     sums = [func.sum(requests.c.count), *(func.sum(requests.c[name]) for name in _SUMS[1:])]
     keys = [requests.c[name] for name in _GROUP]
     for row in connection.execute(select(*keys, *sums).where(mine).group_by(*keys)).all():
         _add(connection, dict(zip((*_GROUP, *_SUMS), row, strict=True)))
     connection.execute(delete(requests).where(mine))
+    return len(found)
 
 
 def _add(connection: Connection, row: dict[str, Any]) -> None:

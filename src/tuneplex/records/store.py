@@ -304,7 +304,7 @@ class Store:
             yield from read_arrivals(connection, fleet, since, until)
 
     def expire_requests(self, fleet: str, before: int) -> int:
-        """Only add up, from now on, some thousand requests of the days before this one; how many, 0 if all are gone."""
+        """Only add up, from now on, a thousand requests of the days before this one; how many, 0 if all are gone."""
         with self._database.writing() as connection:
             return expire_requests(connection, fleet, before)
 

@@ -143,6 +143,7 @@ def _keys_page() -> Iterator[str]:
         "docs/limits.md",
         "docs/slo.md",
         "docs/store.md",
+        "docs/tracing.md",
         "docs/waiting.md",
     ),
     ids=str,

@@ -34,6 +34,7 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "`store`": schema.StoreSection,
     "`records`": schema.RecordsSection,
     "`slo`": schema.SloSection,
+    "`telemetry`": schema.TelemetrySection,
     "`slo` of a model": schema.ModelSloSection,
     "`prices`": schema.PricesSection,
     "`logs`": schema.LogsSection,

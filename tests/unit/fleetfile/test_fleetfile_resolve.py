@@ -15,7 +15,7 @@ from tuneplex.fleetfile import FleetFile, resolve
 from tuneplex.fleetfile.schema import PerMillion
 from tuneplex.identity import Limits
 from tuneplex.records import mint
-from tuneplex.types import AdapterVersion, Base, FleetSpec, Objective, PoolSpec, Price, Waiting
+from tuneplex.types import AdapterVersion, Base, FleetSpec, Objective, PoolSpec, Price, Telemetry, Waiting
 
 LoadText = Callable[[str | bytes], FleetFile]
 BASE = Base("tiny", "/models/tiny", "models/tiny")
@@ -411,3 +411,11 @@ def test_what_is_promised_of_models(load_text: LoadText) -> None:
     assert spec.objective == Objective(99.5, 2.0)
     assert spec.objectives == {"tiny": Objective(99.5, 1.0), "a": Objective(95.0, 2.0)}
     assert resolved(load_text("base: models/tiny\n"), {}).objective == Objective(99.9, None)
+
+
+def test_where_traces_go(load_text: LoadText) -> None:
+    """Control is told the collector and the share, and gateways that each attempt is a span."""
+    spec = resolved(load_text("base: models/tiny\ntelemetry: {traces: 'http://c:4318', sample: 0.1}\n"), {})
+    assert (spec.telemetry, spec.gateway.traces) == (Telemetry("http://c:4318", 0.1), True)
+    plain = resolved(load_text("base: models/tiny\n"), {})
+    assert (plain.telemetry.traces, plain.gateway.traces) == ("", False)
