@@ -9,7 +9,7 @@ from pathlib import Path
 from tuneplex.control.auditor import Auditor
 from tuneplex.control.bookkeeper import Bookkeeper
 from tuneplex.control.controller import Controller
-from tuneplex.control.journals import Journals
+from tuneplex.control.journals import Journals, Taker
 from tuneplex.control.questions import Questions
 from tuneplex.control.registry import Registry
 from tuneplex.control.tracing import Tracing
@@ -42,7 +42,7 @@ class Recording:
         self.questions = questions
         self.auditor = Auditor(audit, base=lambda: controller.spec.base.name, settings=lambda: controller.spec.records)
         self._tracing = tracing = Tracing(lambda: controller.spec)
-        takers = [Bookkeeper(self._keep), self.auditor]
+        takers: list[Taker] = [Bookkeeper(self._keep), self.auditor]
         self.journals = Journals(journal, takers, [(tracing, lambda: tracing.wanted)])
 
     async def run(self) -> None:
