@@ -112,8 +112,8 @@ async def test_a_collector_that_is_away_costs_spans_and_nothing_else(
         assert len(receiver.spans) == 2
     said = [record.getMessage() for record in caplog.records if record.name == "tuneplex.control.tracing"]
     assert said == [
-        f"traces are lost: the collector ({receiver.url}) takes none",
-        "traces are told again; 4 spans were lost until now",
+        f'traces are lost why="the collector ({receiver.url}) takes none"',
+        "traces are told again lost_spans=4",
     ]
 
 
