@@ -168,7 +168,7 @@ def _stage(engine: str) -> tuple[Socketless, Gateway]:
     gateway._upstreams[replica].pool = pool
     # There is no event loop here: nothing is looked after later, and prompts are counted when it is asked for.
     cast("Any", gateway._doubts).doubt = lambda _: None
-    gateway.counter = cast("TokenCounter", _Counter())
+    gateway.counter = gateway._entrance._counter = cast("TokenCounter", _Counter())
     return pool, gateway
 
 

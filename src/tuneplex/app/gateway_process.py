@@ -114,6 +114,8 @@ class _Process:
             await self._serve()
             feeding.cancel()
         await asyncio.to_thread(self._journal.close)
+        if self._journal.lost:
+            get_logger(__name__).error("entries of the journal are lost", entries=self._journal.lost)
 
     def _take_view(self, view: FleetView) -> None:
         self._gateway.update(view)

@@ -98,7 +98,7 @@ class Auditor:
         entry = one.entry
         if finished is not None:
             yield self._over(journal, one.number, finished)
-        elif (isinstance(entry, Opened) and not entry.carried) or isinstance(entry, Entered):
+        elif isinstance(entry, Opened | Entered) and not entry.carried:
             yield self._admitted(journal, one.number, entry)
         elif isinstance(entry, Lost):
             yield AuditEvent(source=journal, seq=one.number, at=entry.at, event="lost", count=entry.count)

@@ -273,8 +273,8 @@ class Gateway:
         """Find out who sends a request, and whether they may."""
         callers = self.callers()
         principal = authenticate(callers, exchange.headers.get(b"authorization", b""), time.time())
-        demand(principal, target.scopes)
         exchange.principal, exchange.callers = principal, callers
+        demand(principal, target.scopes)
 
     def _identify_again(self, exchange: Exchange, target: Target) -> None:
         """Its head may have come long ago, before a slow body or another request's reply, and keys may have ended."""
@@ -417,7 +417,7 @@ class Gateway:
 
     def answer(self, asked: Asked, error: ApiError) -> None:
         """Answer it with an error."""
-        self.ledger.turned_away(asked, asked.exchange.status or error.status, error.code or "")
+        self.ledger.turned_away(asked, error.status, error.code or "", told=asked.exchange.status or error.status)
         self._answer(asked.exchange, error)
 
     def fail(self, asked: Asked) -> None:

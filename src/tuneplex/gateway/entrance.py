@@ -196,8 +196,14 @@ class Entrance:
         """Later: meanwhile, anything can have changed."""
 
         def enter() -> None:
-            self._hall.reconsider(asked)
-            self._enter(asked, self._hall.find(asked))
+            try:
+                self._hall.reconsider(asked)
+                found = self._hall.find(asked)
+            except BaseException:
+                if asked.ticket is not None:
+                    asked.ticket.cancel()
+                raise
+            self._enter(asked, found)
 
         self._hall.guarded(asked, enter)
 

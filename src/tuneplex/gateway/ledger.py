@@ -84,9 +84,9 @@ class Ledger:
         self.scribe.closed(relay, outcome)
         self.on_closed(relay, outcome)
 
-    def turned_away(self, asked: Asked, status: int, code: str) -> None:
-        """A request for a model is over, and no engine has heard of it."""
-        asked.tally.answered(status)
+    def turned_away(self, asked: Asked, status: int, code: str, *, told: int | None = None) -> None:
+        """A request for a model is over, and no engine has heard of it; its client may have been told 200 already."""
+        asked.tally.answered(told or status)
         self.scribe.turned_away(asked, status, code)
 
 

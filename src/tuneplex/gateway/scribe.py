@@ -9,6 +9,8 @@ from hashlib import blake2b
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from tuneplex.gateway.estimate import choices_of
 from tuneplex.journal import Closed, Entered, Entry, Opened, Progress, Refused
 from tuneplex.journal.spans import span_id
@@ -28,6 +30,10 @@ PROGRESS_S = 2.0  # and the longest time between
 _SESSIONS = ("prompt_cache_key", "safety_identifier", "user")
 _LONGEST_TRACE = 128
 _NOBODY_S = 1.0
+_MOST_KINDS = 16  # of refusals that are told apart in that time
+_OTHER = "other"
+_FORBIDDEN = 403
+_NULL = b"null"
 
 
 class Writes(Protocol):
@@ -77,7 +83,8 @@ class Scribe:
         self._journal = journal
         self._wall = wall
         self._numbers = count(1)
-        self._unknown: Refused | None = None
+        self._unknown: dict[tuple[int, str], Refused] = {}
+        self._unknown_since = 0.0
 
     def began(self, attempt: Attempt) -> None:
         """An attempt is about to be sent."""
@@ -166,13 +173,13 @@ class Scribe:
 
     def turned_away(self, asked: Asked, status: int, code: str) -> None:
         """A request for a model has got no engine."""
-        self._refuse(asked.exchange, asked.model, status, code)
+        self._refuse(asked.exchange, asked.model, status, code, stream=asked.stream, waited_s=asked.waited_s)
 
     def refused(self, exchange: Exchange, status: int, code: str) -> None:
         """A request was refused early."""
         if exchange.principal is None:
             self._refuse_unknown(exchange, status, code)
-        elif exchange.target is not None and exchange.target.route is not None:
+        elif status == _FORBIDDEN or (exchange.target is not None and exchange.target.route is not None):
             self._refuse(exchange, exchange.model, status, code)
 
     def entered(self, asked: Asked, then: Callable[[], None]) -> Callable[[], None] | None:
@@ -205,50 +212,71 @@ class Scribe:
 
     def tick(self) -> None:
         """Write down what was put together, and what could not be; called several times a second."""
-        unknown = self._unknown
-        if unknown is not None and not 0 <= self._wall() - unknown.arrived < _NOBODY_S:
+        if self._unknown and not 0 <= self._wall() - self._unknown_since < _NOBODY_S:
             self.close()
         if self._journal is not None:
             self._journal.retry()
 
     def close(self) -> None:
-        """Write down all of it."""
-        unknown, self._unknown = self._unknown, None
-        if unknown is not None and self._journal is not None:
-            self._journal.write(unknown)
+        """Write down all that was put together."""
+        unknown, self._unknown = self._unknown, {}
+        if self._journal is not None:
+            for refused in unknown.values():
+                self._journal.write(refused)
 
-    def _refuse(self, exchange: Exchange, model: Model | None, status: int, code: str) -> None:
+    def _refuse(
+        self,
+        exchange: Exchange,
+        model: Model | None,
+        status: int,
+        code: str,
+        *,
+        stream: bool = False,
+        waited_s: float = 0.0,
+    ) -> None:
         journal, principal = self._journal, exchange.principal
         if journal is None or principal is None:
             return
         now, name, version = self._wall(), "", ""
         if model is not None:
             name, version = model.name, model.version
-        arrived = now - (time.monotonic() - exchange.started_s)
-        who = (exchange.request_id.decode(), principal.tenant, principal.key_id)
-        journal.write(Refused(now, arrived, *who, name, version, _route(exchange), status, code, exchange.number))
+        entry = Refused(
+            now,
+            now - (time.monotonic() - exchange.started_s),
+            exchange.request_id.decode(),
+            principal.tenant,
+            principal.key_id,
+            name,
+            version,
+            _route(exchange),
+            status,
+            code,
+            exchange.number,
+            stream=stream,
+            waited_s=waited_s,
+        )
+        journal.write(entry)
 
     def _refuse_unknown(self, exchange: Exchange, status: int, code: str) -> None:
         """Nobody knows who that was, and there may be very many of them: they are put together, second by second."""
-        journal = self._journal
-        if journal is None:
+        if self._journal is None:
             return
-        now, before = self._wall(), self._unknown
-        if before is not None and (before.status, before.code) != (status, code):
-            journal.write(before)
-            before = None
-        if before is None:
-            request_id = exchange.request_id.decode()
-            self._unknown = Refused(now, now, request_id, "", "", "", "", _route(exchange), status, code)
-        else:
-            self._unknown = _one_more(before, now)
+        now, kind = self._wall(), (status, code)
+        if len(self._unknown) >= _MOST_KINDS and kind not in self._unknown:
+            kind = status, _OTHER
+        before = self._unknown.get(kind)
+        if not self._unknown:
+            self._unknown_since = now
+        request_id = exchange.request_id.decode()
+        first = before or Refused(now, now, request_id, "", "", "", "", _route(exchange), *kind, count=0)
+        self._unknown[kind] = msgspec.structs.replace(first, at=now, count=first.count + 1)
 
     def _session(self, asked: Asked) -> str:
         given = asked.exchange.headers.get(b"x-session-id")
         if given is None:
             fields = asked.fields
             given = next((bytes(fields[name]) for name in _SESSIONS if name in fields), None)
-        if given is None:
+        if given is None or given == _NULL:
             return ""
         key = blake2b(self.secret).digest()
         return blake2b(asked.principal.tenant.encode() + b"\0" + given, key=key, digest_size=8).hexdigest()
@@ -261,16 +289,3 @@ def _route(exchange: Exchange) -> str:
 def _trace(exchange: Exchange) -> str:
     given = exchange.headers.get(b"traceparent", b"")
     return given.decode("latin-1") if len(given) <= _LONGEST_TRACE else ""
-
-
-def _one_more(before: Refused, now: float) -> Refused:
-    return Refused(
-        now,
-        before.arrived,
-        before.request_id,
-        *(before.tenant, before.key_id, before.model, before.version),
-        before.route,
-        before.status,
-        before.code,
-        count=before.count + 1,
-    )

@@ -273,6 +273,7 @@ class Room:
     def _left(self, asked: Asked) -> None:
         """Its client has left."""
         self._give_up(asked)
+        self._tell_waited(asked)
         self._ledger.counters.left(asked.model.name)
         self._ledger.turned_away(asked, _STATUS_LEFT, "")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Began", "Closed", "Entered", "Entry", "Lost", "Opened", "Progress", "Refused"]
+__all__ = ["Began", "Closed", "Entered", "Entry", "Foreign", "Lost", "Opened", "Progress", "Refused"]
 
 
 class Began(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="b"):
@@ -37,6 +37,7 @@ class Entered(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="e"):
         model: The name of the model.
         version: Which version of it.
         route: By which route.
+        carried: It has entered in an earlier file, and is repeated so that each file can be read alone.
     """
 
     number: int
@@ -47,6 +48,7 @@ class Entered(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="e"):
     model: str
     version: str
     route: str
+    carried: bool = False
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="o"):
@@ -159,6 +161,8 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="r"):
         code: Of the error.
         number: Of the request, if it has entered before; 0 otherwise.
         count: How many such requests this stands for: those of unknown callers are put together.
+        stream: Whether events were wanted.
+        waited_s: How long it had waited.
     """
 
     at: float
@@ -173,6 +177,8 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="r"):
     code: str
     number: int = 0
     count: int = 1
+    stream: bool = False
+    waited_s: float = 0.0
 
 
 class Lost(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="l"):
@@ -189,4 +195,8 @@ class Lost(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="l"):
     count: int
 
 
-Entry = Began | Entered | Opened | Progress | Closed | Refused | Lost
+class Foreign(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="?"):
+    """An entry of a later version, of which this one knows nothing; it is never written."""
+
+
+Entry = Began | Entered | Opened | Progress | Closed | Refused | Lost | Foreign

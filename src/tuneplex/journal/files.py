@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 __all__ = ["LOCK", "first_of", "hold", "is_held", "segment", "segments", "size_of"]
@@ -11,6 +12,8 @@ __all__ = ["LOCK", "first_of", "hold", "is_held", "segment", "segments", "size_o
 LOCK = "lock"
 _SUFFIX = ".journal"
 _DIGITS = 16
+_PATIENCE_S = 1.0
+_PAUSE_S = 0.002
 
 
 def segment(directory: Path, first: int) -> Path:
@@ -20,7 +23,7 @@ def segment(directory: Path, first: int) -> Path:
 
 def segments(directory: Path) -> list[Path]:
     """All files of a journal, oldest first."""
-    return sorted(path for path in directory.glob(f"*{_SUFFIX}") if path.stem.isdigit())
+    return sorted(path for path in directory.glob(f"*{_SUFFIX}") if path.stem.isascii() and path.stem.isdigit())
 
 
 def first_of(path: Path) -> int:
@@ -30,22 +33,38 @@ def first_of(path: Path) -> int:
 
 def size_of(directory: Path) -> int:
     """Bytes of all files of a journal."""
-    return sum(path.stat().st_size for path in segments(directory))
+    return sum(map(_size, segments(directory)))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # somebody has just read it to its end
+        return 0
 
 
 def hold(directory: Path) -> int:
     """Tell others that the process that writes here lives; the kernel takes it back when it ends. The descriptor."""
     descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return descriptor
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # somebody looks just now whether it is held
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return descriptor
 
 
 def is_held(directory: Path) -> bool:
-    """Whether the process that writes here lives."""
+    """Whether the process that writes here lives; it may, where the lock is missing."""
     try:
         descriptor = os.open(directory / LOCK, os.O_RDWR)
     except FileNotFoundError:
-        return False  # it has ended before it wrote anything, or is being made: then there is nothing to read either
+        return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -43,6 +43,7 @@ class Follower:
         self._path: Path | None = None
         self._offset = 0
         self._number = 0
+        self._damaged = False  # the file that is read: nothing more of it can be
         self.finished: list[Path] = []
 
     def read(self) -> list[Numbered]:
@@ -73,20 +74,19 @@ class Follower:
             if missing:
                 self.damages.append(f"{self.name}: {missing} entries before {path.name} are missing")
         self._path, self._offset, self._number = path, 0, first_of(path) - 1
+        self._damaged = False
 
     def _finish(self, path: Path) -> None:
-        rest = path.stat().st_size - self._offset
-        if rest:
+        rest = path.stat().st_size - self._offset if path.exists() else 0
+        if rest and not self._damaged:
             self._note_damage(path, self._offset, f"{rest} bytes at its end are no entry")
         self.finished.append(path)
 
     def _read(self) -> list[Numbered]:
         path = self._path
-        if path is None:
+        if path is None or self._damaged:
             return []
-        with path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read(_AT_ONCE)
+        data = _part_of(path, self._offset)
         found: list[Numbered] = []
         end = 0
         try:
@@ -95,9 +95,18 @@ class Follower:
                 found.append(Numbered(self._number, entry))
         except DamagedError as error:
             self._note_damage(path, self._offset + error.offset, str(error))
-            end = path.stat().st_size - self._offset  # the next file begins behind it
+            self._damaged = True
         self._offset += end
         return found
 
     def _note_damage(self, path: Path, offset: int, words: str) -> None:
         self.damages.append(f"{self.name}: {path.name} at byte {offset}: {words}; what follows in it is not read")
+
+
+def _part_of(path: Path, offset: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(_AT_ONCE)
+    except FileNotFoundError:  # somebody has removed it
+        return b""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tuneplex.journal.entries import Entry
+from tuneplex.journal.entries import Entry, Foreign
 
 __all__ = ["LARGEST", "DamagedError", "framed", "read_frames"]
 
@@ -58,5 +58,7 @@ def _read(body: bytes, checksum: int, offset: int) -> Entry:
         raise DamagedError("a checksum that is wrong", offset)
     try:
         return _decoder.decode(body)
+    except msgspec.ValidationError:
+        return Foreign()
     except msgspec.MsgspecError as error:
         raise DamagedError(f"an entry that is none: {error}", offset) from error

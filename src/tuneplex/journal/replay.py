@@ -254,6 +254,8 @@ class Replay:
             status=entry.status,
             code=entry.code,
             count=entry.count,
+            stream=entry.stream,
+            waited_s=entry.waited_s,
         )
 
 

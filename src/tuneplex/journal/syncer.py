@@ -16,7 +16,6 @@ class Syncer:
     """Syncs one file after the other.
 
     Args:
-        directory: Where the files lie.
         pause_s: Between two calls, so that many writes share one; who waits for the disk is not made to wait for it.
 
     Attributes:
@@ -28,14 +27,14 @@ class Syncer:
         slowest_s: The longest call.
     """
 
-    def __init__(self, directory: Path, pause_s: float) -> None:
-        self._directory = directory
+    def __init__(self, pause_s: float) -> None:
         self._pause_s = pause_s
+        self._directory: Path | None = None  # whose names are to be synced
         self._file = -1
         self._written = self.durable = self.doubtful = 0
-        self._named = False
-        self.refused = False
         self._retired: list[int] = []
+        self._turn = threading.Lock()  # of file and `_retired`: they change together
+        self.refused = False
         self._idle = True
         self._work, self._hurry = threading.Event(), threading.Event()
         self._closing = False
@@ -45,12 +44,15 @@ class Syncer:
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
-    def use(self, file: int) -> None:
-        """From now on entries go to this file; the one before is closed when it is on the disk."""
-        before, self._file = self._file, file
-        self._named = self.refused = False
-        if before >= 0:
-            self._retired.append(before)
+    def use(self, file: int, directory: Path) -> None:
+        """From now on entries go to this file, which is new there; the one before is closed when it is on the disk."""
+        with self._turn:
+            if self.refused:
+                self.doubtful = self._written
+            if self._file >= 0:
+                self._retired.append(self._file)
+            self._file, self._directory = file, directory
+            self.refused = False
 
     def wrote(self, number: int) -> None:
         """All entries up to this one were written."""
@@ -87,31 +89,41 @@ class Syncer:
         self._work.clear()
         self._idle = True
         notify, self._notify = self._notify, None
-        written, file = self._written, self._file
+        with self._turn:
+            written, file, refused = self._written, self._file, self.refused
+            retired, self._retired = self._retired, []
+            directory, self._directory = self._directory, None
         began = time.monotonic()
         try:
-            self._sync_files(file)
+            _bring(retired, directory, file)
         except OSError:
-            self.failures += 1
-            self.doubtful = written
-            self.refused = True
+            self._fail(file, written)
         else:
-            self.durable = written
+            if refused:
+                self.doubtful = written
+            else:
+                self.durable = written
         self.slowest_s = max(self.slowest_s, time.monotonic() - began)
         if notify is not None:
             notify()
 
-    def _sync_files(self, file: int) -> None:
-        while self._retired:
-            before = self._retired.pop(0)
-            try:
-                os.fdatasync(before)
-            finally:
-                os.close(before)
-        if not self._named:
-            self._named = True
-            sync_names(self._directory)
-        os.fdatasync(file)
+    def _fail(self, file: int, written: int) -> None:
+        with self._turn:
+            self.failures += 1
+            self.doubtful = written
+            self.refused = self.refused or self._file == file
+
+
+def _bring(retired: list[int], directory: Path | None, file: int) -> None:
+    """Bring these to the disk, whatever becomes of one of them; those that are retired are closed."""
+    with contextlib.ExitStack() as stack:
+        if file >= 0:
+            stack.callback(os.fdatasync, file)
+        if directory is not None:
+            stack.callback(sync_names, directory)
+        for before in retired:
+            stack.callback(os.close, before)
+            stack.callback(os.fdatasync, before)
 
 
 def sync_names(directory: Path) -> None:

@@ -15,12 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from tuneplex.journal.entries import Began, Closed, Entry, Lost, Opened, Progress
+from tuneplex.journal.entries import Began, Closed, Entered, Entry, Lost, Opened, Progress, Refused
 from tuneplex.journal.files import hold, segment, size_of
 from tuneplex.journal.frames import framed
 from tuneplex.journal.syncer import Syncer, sync_names
 
 __all__ = ["Journal", "JournalLimits"]
+
+_Told = Entered | Opened | Progress | Closed
 
 
 class JournalLimits(msgspec.Struct, frozen=True):
@@ -28,12 +30,14 @@ class JournalLimits(msgspec.Struct, frozen=True):
 
     Attributes:
         segment: Bytes of one file, after which another one is begun.
+        age_s: Seconds after which another one is begun, too, if something was written.
         most: Bytes of all files of one process that nobody has read yet.
         kept: Bytes of entries that are kept in memory while they cannot be written.
         sync_s: Between two syncs.
     """
 
     segment: int = 16 * 1024 * 1024
+    age_s: float = 3600.0
     most: int = 1024 * 1024 * 1024
     kept: int = 4 * 1024 * 1024
     sync_s: float = 0.02
@@ -48,14 +52,12 @@ class Journal:
         fleet: The fleet's name.
         limits: How large it may become.
         wall: Unix time.
+        clock: Seconds that only go forward.
 
     Attributes:
         name: Its name.
         lost: Entries that could not be written.
         trouble: Why entries cannot be written now; empty while they can.
-
-    Raises:
-        OSError: It cannot be begun.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Journal:
         fleet: str = "",
         limits: JournalLimits | None = None,
         wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.lost = 0
@@ -73,23 +76,30 @@ class Journal:
         self._fleet = fleet
         self._limits = limits or JournalLimits()
         self._wall = wall
+        self._clock = clock
         self._count = 0  # entries that were written
-        self._file, self._size = -1, 0
-        self._open: dict[int, list[Opened | Progress | Closed]] = {}  # what each file has to say of requests under way
+        self._file, self._size, self._begun, self._begun_at = -1, 0, 0, 0.0
+        self._open: dict[int, list[_Told]] = {}  # what each file has to say of requests under way
         self._kept: deque[bytes] = deque()
         self._kept_bytes = 0
         self._missing: Lost | None = None
         self._waiting: list[tuple[int, Callable[[], object]]] = []
-        self._directory, self._lock = _made(parent, name)
-        self._syncer = Syncer(self._directory, self._limits.sync_s)
-        self._begin()
+        self._waiting_more: list[Callable[[], object]] = []  # for entries that are not written yet
+        self._parent = parent
+        self._directory: Path | None = None
+        self._lock = -1
+        self._syncer = Syncer(self._limits.sync_s)
+        self._turn()
 
     # --- writing
 
     def write(self, entry: Entry) -> bool:
         """Write an entry; one that cannot be written now is kept in memory for a while. False if it is lost."""
         self._note(entry)
-        data = framed(entry)
+        try:
+            data = framed(entry)
+        except (OverflowError, ValueError):  # a number that no entry can hold
+            return self._lose()
         return (not self._kept and self._put(data)) or self._keep(data)
 
     def retry(self) -> None:
@@ -98,6 +108,11 @@ class Journal:
             self._kept_bytes -= len(self._kept.popleft())
         if not self._kept and self._missing is not None and self._put(framed(self._missing)):
             self._missing = None
+        if self._size > self._begun and self._clock() - self._begun_at > self._limits.age_s:
+            self._turn()
+        if not self._kept and self._waiting_more:
+            self._waiting += [(self._count, then) for then in self._waiting_more]
+            self._waiting_more = []
         if self._waiting:
             self._ask_disk()
 
@@ -108,7 +123,14 @@ class Journal:
     def _note(self, entry: Entry) -> None:
         """Keep in mind what the next file has to say again."""
         if isinstance(entry, Opened):
-            self._open.setdefault(entry.number, []).append(entry)
+            told = self._open.setdefault(entry.number, [])
+            if told and isinstance(told[0], Entered):
+                told.clear()  # this one says all of it
+            told.append(entry)
+        elif isinstance(entry, Entered):
+            self._open[entry.number] = [entry]
+        elif isinstance(entry, Refused):
+            self._open.pop(entry.number, None)
         elif isinstance(entry, Progress):
             self._note_more(entry)
         elif isinstance(entry, Closed):
@@ -127,7 +149,8 @@ class Journal:
 
     def _put(self, data: bytes) -> bool:
         """Write it at the end of the file, all of it or nothing; whether that was done."""
-        if (self._size >= self._limits.segment or self._syncer.refused) and not self._turn():
+        full = self._size >= self._limits.segment or self._syncer.refused or self._file < 0
+        if full and not self._turn():
             return False
         try:
             written = os.write(self._file, data)
@@ -159,6 +182,9 @@ class Journal:
             self._kept.append(data)
             self._kept_bytes += len(data)
             return True
+        return self._lose()
+
+    def _lose(self) -> bool:
         now = self._wall()
         self.lost += 1
         before = self._missing
@@ -167,35 +193,41 @@ class Journal:
 
     # --- files
 
-    def _begin(self) -> None:
-        """Begin a file, with all that is under way.
+    def _begin(self, directory: Path) -> None:
+        """Begin a file, with all that is under way; nobody sees it before that is in it.
 
         Raises:
             OSError: It cannot be begun; the one before goes on.
         """
-        path = segment(self._directory, self._count + 1)
+        path = segment(directory, self._count + 1)
+        hidden = directory / f".{path.name}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        file = os.open(path, flags, 0o600)
+        file = os.open(hidden, flags, 0o600)
         under_way = [entry for entries in self._open.values() for entry in entries]
         first = [Began(self.name, self._fleet, self._wall()), *map(_carried, under_way)]
         data = b"".join(map(framed, first))
         try:
             _write_all(file, data)
+            hidden.rename(path)
         except OSError:
             os.close(file)
-            path.unlink(missing_ok=True)
+            hidden.unlink(missing_ok=True)
             raise
-        self._file, self._size = file, len(data)
+        self._file = file
+        self._size = self._begun = len(data)
+        self._begun_at = self._clock()
         self._count += len(first)
-        self._syncer.use(file)
+        self._syncer.use(file, directory)
         self._syncer.wrote(self._count)
 
     def _turn(self) -> bool:
         """Go on in another file; whether there is one."""
         try:
+            if self._directory is None:
+                self._directory, self._lock = _made(self._parent, self.name)
             if size_of(self._directory) >= self._limits.most:
                 return self._failed("it is full, and nobody reads it")
-            self._begin()
+            self._begin(self._directory)
         except OSError as error:
             return self._failed(error.strerror or str(error))
         return True
@@ -204,12 +236,16 @@ class Journal:
 
     def when_durable(self, then: Callable[[], object]) -> None:
         """Call this, on the event loop, when all that was written up to now is on the disk; never if that fails."""
-        self._waiting.append((self._count + len(self._kept), then))
-        self._ask_disk()
+        if self._kept:
+            self._waiting_more.append(then)
+        else:
+            self._waiting.append((self._count, then))
+            self._ask_disk()
 
     def forget(self, then: Callable[[], object]) -> None:
         """Nobody waits for this any more."""
         self._waiting = [one for one in self._waiting if one[1] != then]
+        self._waiting_more = [one for one in self._waiting_more if one != then]
 
     def _ask_disk(self) -> None:
         loop = asyncio.get_running_loop()
@@ -230,10 +266,14 @@ class Journal:
         return self._syncer.failures
 
     def close(self) -> None:
-        """Bring all of it to the disk; nothing can be written afterwards."""
+        """Bring all of it to the disk; nothing can be written afterwards. What could not be is lost now."""
+        self._waiting, self._waiting_more = [], []
         self.retry()
+        self.lost += len(self._kept)
+        self._kept.clear()
         self._syncer.close()
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
 
 
 def _write_all(file: int, data: bytes) -> None:
@@ -241,15 +281,15 @@ def _write_all(file: int, data: bytes) -> None:
         data = data[os.write(file, data) :]  # at a full disk the next call fails, and says so
 
 
-def _carried(entry: Opened | Progress | Closed) -> Opened | Progress | Closed:
-    return msgspec.structs.replace(entry, carried=True) if isinstance(entry, Opened) else entry
+def _carried(entry: _Told) -> _Told:
+    return msgspec.structs.replace(entry, carried=True) if isinstance(entry, Entered | Opened) else entry
 
 
 def _made(parent: Path, name: str) -> tuple[Path, int]:
     """The directory, which nobody sees before its lock is held, and the lock."""
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     hidden, directory = parent / f".{name}", parent / name
-    hidden.mkdir(mode=0o700)
+    hidden.mkdir(mode=0o700, exist_ok=True)
     lock = hold(hidden)
     hidden.rename(directory)
     sync_names(parent)

@@ -21,8 +21,8 @@ class Clocks:
 
     def __init__(self, front: Front) -> None:
         self.now, self.wall = 1000.0, 86400 * 20000 + 43200.0
-        front.gateway._clock = lambda: self.now
-        front.gateway._wall = lambda: self.wall
+        front.gateway._clock = front.gateway._entrance._clock = lambda: self.now
+        front.gateway._wall = front.gateway._entrance._wall = lambda: self.wall
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""

@@ -34,7 +34,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 def limit(front: Front, picos: int, *, cut: bool = True) -> None:
     """Give all models a price, and limit what may be spent in a month, in the middle of which it is."""
-    front.gateway._wall = lambda: MIDDLE
+    front.gateway._wall = front.gateway._entrance._wall = lambda: MIDDLE
     limits = Limits(money_per_month=picos, cut_streams=cut)
     front.gateway.update_access(access_of(Tenant("default", limits=limits)))
     models = {name: msgspec.structs.replace(model, price=PRICE) for name, model in front.gateway.view.models.items()}

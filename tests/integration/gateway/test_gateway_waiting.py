@@ -603,7 +603,8 @@ class Slow(TokenCounter):
 def slow(narrow: Front) -> Slow:
     """The gateway counts as slowly as the test wants, and the caller has a limit in tokens."""
     narrow.gateway.update_access(access_of(Tenant("acme", limits=Limits(tokens_per_minute=200)), key_of("one")))
-    narrow.gateway.counter = Slow()
+    narrow.gateway.counter = slow = Slow()
+    narrow.gateway._entrance._counter = slow
     return narrow.gateway.counter
 
 
