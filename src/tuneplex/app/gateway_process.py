@@ -34,6 +34,7 @@ from tuneplex.app.lifeline import watch_lifeline
 from tuneplex.app.logs import log_as
 from tuneplex.app.state import StateDir
 from tuneplex.app.trial import Trial
+from tuneplex.errors import TuneplexError
 from tuneplex.feed import Subscriber
 from tuneplex.gateway import Gateway, Replies, serve
 from tuneplex.identity import Access
@@ -85,7 +86,7 @@ class _Process:
         self._options = options
         replies = Replies(state.replies, str(state.replies_socket(options.index)))
         name = f"{options.name}-{time.time_ns():x}-{secrets.token_hex(3)}"
-        self._journal = Journal(state.journal, name, fleet=state.read_spec().name)
+        self._journal = Journal(state.journal, name, fleet=_fleet(state))
         self._gateway = Gateway(
             options.index,
             metrics_source=control.metrics,
@@ -190,6 +191,14 @@ class _Process:
         if self._gateway.report().used:
             await _all((self._stop,), MINUTE_S + 1)
         await _all((self._subscriber.connected,), _LAST_WORDS_S)
+
+
+def _fleet(state: StateDir) -> str:
+    """Its name, which is only for people who look into the journal."""
+    try:
+        return state.read_spec().name
+    except TuneplexError:
+        return ""
 
 
 async def _all(news: Sequence[asyncio.Event], patience_s: float) -> None:
