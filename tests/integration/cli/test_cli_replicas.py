@@ -52,7 +52,7 @@ def test_waiting_has_an_end(cli: CommandLine) -> None:
         assert asking.process.poll() is None
     done = cli.run("replicas", "drain", "default-0", "--force", "--wait", "--timeout", "1s")
     assert done.returncode == 1
-    assert "default-0 is draining, 1 request left, moved in 4m5" in done.stdout
+    assert "default-0 is draining, 1 request left, moved in 4m" in done.stdout
     assert cli.run("down").returncode == 0
     asking.wait()
 

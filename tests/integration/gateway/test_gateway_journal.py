@@ -14,7 +14,7 @@ from tests.support.front import VERSIONS, Front, chat, open_front, view_of
 from tests.support.identities import access_of, bearer, key_of
 from tests.support.returning import fronting
 from tests.support.written import Written
-from tuneplex.identity import Limits, Tenant
+from tuneplex.identity import Limits, Scope, Tenant
 from tuneplex.testing import FakeEngine, Script
 from tuneplex.types import Retries, Waiting
 
@@ -150,10 +150,11 @@ async def test_callers_without_a_key_are_counted(engine: FakeEngine, written: Wr
     async with open_front(view_of([engine]), access_of(key_of("sk-1")), journal=written.journal) as front:
         for _ in range(5):
             await front.post("/v1/chat/completions", chat(), **bearer("sk-wrong"))
+            await front.get("/nowhere")
     found = written.finished()
-    assert sum(one.count for one in found) == 5
-    assert {(one.tenant, one.status) for one in found} == {("", 401)}
-    assert len(found) < 5
+    assert sum(one.count for one in found) == 10
+    assert {(one.tenant, one.status) for one in found} == {("", 401), ("", 404)}
+    assert len(found) < 10
 
 
 async def test_who_leaves_while_waiting_is_written_down(engine: FakeEngine, tokenizer: str, written: Written) -> None:
@@ -245,3 +246,52 @@ async def test_what_waits_after_it_was_kept_is_one_request(
         late = await front.post("/v1/chat/completions", chat(), **bearer("sk-1"))
         (one,) = written.finished()
         assert (one.id, one.status, late.status) == ("g-1/2", 503, 503)
+
+
+async def test_a_key_that_ends_while_it_is_kept_holds_nothing(
+    engine: FakeEngine, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that is refused after it was on the disk gives back what it had of its tenant's limits."""
+    may_sync, real = threading.Event(), os.fdatasync
+
+    def slow(file: int) -> None:
+        may_sync.wait(1)
+        real(file)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    tenant = Tenant("strict", recorded=True, limits=Limits(concurrent=1))
+    first, second = key_of("sk-1", "strict"), key_of("sk-2", "strict")
+    async with open_front(view_of([engine]), access_of(tenant, first, second), journal=written.journal) as front:
+        asking = asyncio.create_task(front.post("/v1/chat/completions", chat(max_tokens=2), **bearer("sk-1")))
+        await written.until(lambda: "Entered" in written.entries())
+        front.gateway.update_access(access_of(tenant, second))
+        may_sync.set()
+        assert (await asking).status == 401
+        assert (await front.post("/v1/chat/completions", chat(max_tokens=2), **bearer("sk-2"))).status == 200
+
+
+async def test_a_stream_that_waits_too_long_was_not_well(engine: FakeEngine, tokenizer: str, written: Written) -> None:
+    """A stream that was told that it waits, and is refused then, ends with the error and how long it waited."""
+    engine.script(Script(silent_before_headers=True))
+    view = view_of([engine], tokenizer=tokenizer)
+    settings = msgspec.structs.replace(view.settings, waiting=Waiting(longest_s=0.6, comment_s=0.2))
+    replica = msgspec.structs.replace(view.replicas[0], concurrent=1)
+    view = msgspec.structs.replace(view, replicas=(replica,), settings=settings)
+    async with open_front(view, journal=written.journal) as front:
+        first = await front.connect()
+        first.post("/v1/chat/completions", chat())
+        await written.until(lambda: "Opened" in written.entries())
+        late = await front.post("/v1/chat/completions", chat(stream=True))
+        (one,) = written.finished()
+    assert (late.status, one.outcome, one.stream) == (200, "rejected", True)
+    assert one.status >= 500
+    assert one.waited_s > 0.5
+
+
+async def test_a_known_key_without_the_scope_is_known(engine: FakeEngine, written: Written) -> None:
+    """Who tries what a key is not for is written down with tenant and key."""
+    access = access_of(key_of("sk-1", scopes=(Scope.USAGE,)))
+    async with open_front(view_of([engine]), access, journal=written.journal) as front:
+        await front.post("/v1/chat/completions", chat(), **bearer("sk-1"))
+    (one,) = written.finished()
+    assert (one.status, one.tenant, one.key_id) == (403, "acme", "id-sk-1")
