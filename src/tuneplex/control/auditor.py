@@ -24,6 +24,7 @@ T = TypeVar("T")
 _LOOK_S = 1.0
 _PATIENCE_S = 5.0  # with the control that was before
 _RETAIN_S = 3600.0
+_LONGEST_PAUSE_S = 60.0
 _MOST_PENDING = 10_000
 _REFUSED = "rejected"
 
@@ -50,9 +51,9 @@ class Auditor:
         self._taken: list[AuditEvent] = []
         self._own: list[AuditEvent] = []
         self._dropped = 0
-        self._ended: list[str] = []
+        self._gone: list[str] = []
         self._retained = float("-inf")
-        self._posted: SignedHead | None = None
+        self._signed: SignedHead | None = None
 
     # --- journals
 
@@ -70,7 +71,10 @@ class Auditor:
         replay, number = self._replays.pop(journal, None), self._numbers.pop(journal, 0)
         for at, finished in enumerate(replay.abandon() if replay is not None else (), number + 1):
             self._taken.append(self._over(journal, at, finished))
-        self._ended.append(journal)
+
+    def gone(self, journal: str) -> None:
+        """It was removed: nothing of it can come again, so its place need not be kept."""
+        self._gone.append(journal)
 
     async def keep(self) -> None:
         """Write all that was taken.
@@ -81,10 +85,6 @@ class Auditor:
         if self._taken:
             await self._append(self._taken)
             self._taken = []
-        if self._ended:
-            ended = self._ended
-            await self._call(lambda log: log.forget(ended))
-            self._ended = []
 
     def _miss(self, journal: str, one: Numbered) -> None:
         """Say so where entries could not be read."""
@@ -177,58 +177,73 @@ class Auditor:
     async def run(self) -> None:
         """Write control's own events, sign, drop what is old, and post heads, until cancelled; then close the log."""
         try:
-            while True:
-                await asyncio.sleep(_LOOK_S)
-                try:
-                    await self._look()
-                except AuditError as error:
-                    _log.warning("the audit log has to wait", why=str(error))
-                except Exception:  # noqa: BLE001 - the fleet must not depend on its records
-                    _log.exception("the audit log could not be looked after")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_up())
+                group.create_task(self._post_heads())
         finally:
             await self._close()
 
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self._look()
+            except AuditError as error:
+                _log.warning("the audit log has to wait", why=str(error))
+            except Exception:  # noqa: BLE001 - the fleet must not depend on its records
+                _log.exception("the audit log could not be looked after")
+
     async def _look(self) -> None:
         await self._write_own()
+        if self._gone:
+            gone, self._gone = self._gone, []
+            await self._call(lambda log: log.forget(gone))
         now = time.time()
-        signed = await self._call(lambda log: _signed(log, now))
+        self._signed = await self._call(lambda log: _signed(log, now))
         if not 0 <= now - self._retained < _RETAIN_S:
             self._retained = now
             await self._call(lambda log: log.retain(self._settings().audit_s, now))
-        await self._post(signed)
+
+    async def _post_heads(self) -> None:
+        """Post each new head; while nobody takes them, less and less often."""
+        posted, pause_s = self._signed, _LOOK_S
+        async with httpx2.AsyncClient() as client:
+            while True:
+                await asyncio.sleep(pause_s)
+                url, signed = self._settings().head_url, self._signed
+                if not url or signed is None or signed == posted:
+                    continue
+                try:
+                    await post_head(client, url, signed)
+                except AuditError as error:
+                    _log.warning("a head of the audit log was not taken", why=str(error), again_in_s=pause_s)
+                    pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+                else:
+                    posted, pause_s = signed, _LOOK_S
 
     async def _write_own(self) -> None:
-        own = list(self._own)
-        if self._dropped:
-            own.append(AuditEvent(source=CONTROL, seq=0, at=time.time(), event="lost", count=self._dropped))
-        if own:
-            dropped, kept = self._dropped, len(self._own)
-            await self._append(own)
-            self._dropped -= dropped
-            del self._own[:kept]
-
-    async def _post(self, signed: SignedHead) -> None:
-        url = self._settings().head_url
-        if not url or signed == self._posted:
-            return
-        async with httpx2.AsyncClient() as client:
-            await post_head(client, url, signed)
-        self._posted = signed
+        own, self._own = self._own, []
+        dropped, self._dropped = self._dropped, 0
+        try:
+            # They are written even if this is cancelled, and must not come again then.
+            await self._append(_with_loss(own, dropped))
+        except AuditError:
+            self._own = [*own, *self._own]
+            self._dropped += dropped
+            raise
 
     async def _close(self) -> None:
         """In the thread that writes, behind all that it still does."""
-        self._thread.submit(self._write_last, list(self._own))
+        self._thread.submit(self._write_last, _with_loss(self._own, self._dropped))
         await asyncio.to_thread(self._thread.shutdown)
 
     def _write_last(self, own: list[AuditEvent]) -> None:
-        log = self._opened
-        if log is None:
-            return
         try:
-            log.append(own)
+            if own or self._opened is not None:
+                with self._log() as log:
+                    log.append(own)
         except AuditError as error:
             _log.warning("the last events are not in the audit log", events=len(own), why=str(error))
-        log.close()
 
     # --- the log
 
@@ -249,3 +264,9 @@ class Auditor:
 def _signed(log: AuditLog, now: float) -> SignedHead:
     """The newest checkpoint, made now if it is time for one."""
     return log.checkpoint() if checkpoint_due(now, log.signed.at, wrote=log.unsigned > 0) else log.signed
+
+
+def _with_loss(events: Sequence[AuditEvent], dropped: int) -> list[AuditEvent]:
+    """With an event that says how many there were no place for."""
+    lost = AuditEvent(source=CONTROL, seq=0, at=time.time(), event="lost", count=dropped)
+    return [*events, *([lost] if dropped else [])]

@@ -45,6 +45,9 @@ class Bookkeeper:
             _log.warning("a gateway ended with requests under way", journal=journal, requests=len(lost))
         self._finished.extend(lost)
 
+    def gone(self, journal: str) -> None:
+        """It was removed."""
+
     async def keep(self) -> None:
         """Keep them."""
         if self._finished:

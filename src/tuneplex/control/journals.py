@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from tuneplex.errors import TuneplexError
 from tuneplex.journal import Follower, Numbered
-from tuneplex.journal.files import is_held
+from tuneplex.journal.files import LOCK, is_held
 from tuneplex.log import get_logger
 
 __all__ = ["Journals", "Taker"]
@@ -18,6 +19,7 @@ __all__ = ["Journals", "Taker"]
 _log = get_logger(__name__)
 _PAUSE_S = 0.25
 _RETRY_S = 1.0
+_ABANDONED_S = 60.0
 
 
 class Taker(Protocol):
@@ -34,6 +36,9 @@ class Taker(Protocol):
 
     def end(self, journal: str) -> None:
         """The journal's process has ended, and all of it was taken."""
+
+    def gone(self, journal: str) -> None:
+        """The journal was removed, as everybody has kept all of it; called in some thread."""
 
     async def keep(self) -> None:
         """Keep what was made of all that was taken, so that no journal is needed for it any more.
@@ -73,7 +78,7 @@ class Journals:
     def trouble(self) -> str:
         """Who has to wait, and why, in words for people; empty if nobody does."""
         return "; ".join(
-            f"{reading.name} has to wait: {reading.trouble}" for reading in self._readings if reading.trouble
+            f"{reading.name} lacks something: {reading.trouble}" for reading in self._readings if reading.trouble
         )
 
     async def settle(self) -> None:
@@ -104,12 +109,16 @@ class Journals:
         for name in names:
             if all(name in reading.done for reading in readings):
                 shutil.rmtree(self._directory / name, ignore_errors=True)
+                for reading in readings:
+                    reading.gone(name)
                 continue
             finished = [reading.finished(name) for reading in readings]
             for path in set.intersection(*finished) if finished else ():
                 path.unlink(missing_ok=True)
+                for reading in readings:
+                    reading.removed(name, path)
         for hidden in self._directory.glob(".*"):  # of a process that was killed while it made its journal
-            if not is_held(hidden):
+            if _is_abandoned(hidden):
                 shutil.rmtree(hidden, ignore_errors=True)
 
 
@@ -121,13 +130,29 @@ class _Reading:
         self._taker = taker
         self._followers: dict[str, Follower] = {}
         self._owed = False
-        self.trouble = ""
+        self._waits = ""
+        self._unread: dict[str, str] = {}  # journals that cannot be read, and why
         self.done: set[str] = set()
 
     @property
     def name(self) -> str:
         """Whose it is."""
         return self._taker.name
+
+    @property
+    def trouble(self) -> str:
+        """Why it has to wait, or cannot read all, in words for people; empty if nothing is wrong."""
+        return self._waits or next((f"journal {name}: {why}" for name, why in self._unread.items()), "")
+
+    def gone(self, name: str) -> None:
+        """A journal was removed."""
+        self._taker.gone(name)
+
+    def removed(self, name: str, path: Path) -> None:
+        """One file of a journal was removed."""
+        known = self._followers.get(name)
+        if known is not None and path in known.finished:
+            known.finished.remove(path)
 
     def finished(self, name: str) -> set[Path]:
         """The files of a journal that it does not need any more."""
@@ -145,20 +170,38 @@ class _Reading:
         for name in names:
             if name in self.done:
                 continue
-            follower = self._followers.setdefault(name, Follower(directory / name))
-            entries = await asyncio.to_thread(follower.read)
-            self._tell(follower)
-            found = found or bool(entries)
-            if entries:
-                self._taker.take(name, entries)
-            if follower.ended:
-                self._taker.end(name)
-            if entries or follower.ended:
-                await self._keep()
-            if follower.ended:
-                self.done.add(name)
-                del self._followers[name]
+            try:
+                found = await self._read(name, directory / name) or found
+            except Exception as error:  # noqa: BLE001 - the others must be read, whatever is wrong with this one
+                self._note_unread(name, str(error) or type(error).__name__)
+            else:
+                missing = "" if (directory / name / LOCK).exists() or name in self.done else "its lock is missing"
+                self._note_unread(name, missing)
         return found
+
+    async def _read(self, name: str, directory: Path) -> bool:
+        """Take what is new of one journal; whether there was anything."""
+        follower = self._followers.setdefault(name, Follower(directory))
+        entries = await asyncio.to_thread(follower.read)
+        self._tell(follower)
+        if entries:
+            self._taker.take(name, entries)
+        if follower.ended:
+            self._taker.end(name)
+        if entries or follower.ended:
+            await self._keep()
+        if follower.ended:
+            self.done.add(name)
+            del self._followers[name]
+        return bool(entries)
+
+    def _note_unread(self, name: str, why: str) -> None:
+        if why and self._unread.get(name) != why:
+            _log.error("a journal cannot be read", taker=self._taker.name, journal=name, why=why)
+        if why:
+            self._unread[name] = why
+        else:
+            self._unread.pop(name, None)
 
     async def _keep(self) -> None:
         """Until it works: nothing more is read before."""
@@ -174,16 +217,24 @@ class _Reading:
                 self._owed = False
 
     def _note(self, trouble: str) -> None:
-        if trouble and not self.trouble:
+        if trouble and not self._waits:
             _log.warning("journals have to wait", taker=self._taker.name, why=trouble)
-        elif self.trouble and not trouble:
+        elif self._waits and not trouble:
             _log.info("journals go on", taker=self._taker.name)
-        self.trouble = trouble
+        self._waits = trouble
 
     def _tell(self, follower: Follower) -> None:
         for words in follower.damages:
             _log.error("a journal is damaged", where=words)
         follower.damages.clear()
+
+
+def _is_abandoned(hidden: Path) -> bool:
+    try:
+        old = time.time() - hidden.stat().st_mtime > _ABANDONED_S
+    except FileNotFoundError:  # it has got its name just now
+        return False
+    return old and not ((hidden / LOCK).exists() and is_held(hidden))
 
 
 def _names(directory: Path) -> list[str]:

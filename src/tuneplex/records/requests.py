@@ -24,6 +24,9 @@ __all__ = [
 ]
 
 DAY_S = 86400
+_DAYS_IN_JOURNALS = 1  # their files are turned each hour, and go when the store has what is in them
+_MOST = 2**40  # tokens of one request, see `engines.usage`; sums of them must fit, too
+_LATEST_S = 2.0**33
 MOST_FOUND = 100  # of one id: a client may give the same to all that it asks
 _BATCH = 500
 _EXPIRED_AT_ONCE = 1000
@@ -76,14 +79,18 @@ def read_arrivals(connection: Connection, fleet: str, since: float, until: float
 
 def expire_requests(connection: Connection, fleet: str, before: int) -> int:
     """Add up some requests of the days before this one, and let go of them; how many they were, 0 if all are gone."""
-    old = select(requests.c.id).where(requests.c.fleet == fleet, requests.c.day < before)
+    mine = requests.c.fleet == fleet
+    # What is older cannot be in a journal any more. Of requests that come again when their row is gone, nobody would
+    # know that they have been added up. A clock that jumps must not matter here, so days go by the store.
+    newest = connection.scalar(select(func.max(requests.c.day)).where(mine)) or 0
+    old = select(requests.c.id).where(mine, requests.c.day < min(before, newest - _DAYS_IN_JOURNALS))
     found = connection.scalars(old.order_by(requests.c.day).limit(_EXPIRED_AT_ONCE)).all()
-    mine = requests.c.id.in_(found)
+    those = requests.c.id.in_(found)
     sums = [func.sum(requests.c.count), *(func.sum(requests.c[name]) for name in _SUMS[1:])]
     keys = [requests.c[name] for name in _GROUP]
-    for row in connection.execute(select(*keys, *sums).where(mine).group_by(*keys)).all():
+    for row in connection.execute(select(*keys, *sums).where(those).group_by(*keys)).all():
         _add(connection, dict(zip((*_GROUP, *_SUMS), row, strict=True)))
-    connection.execute(delete(requests).where(mine))
+    connection.execute(delete(requests).where(those))
     return len(found)
 
 
@@ -108,9 +115,9 @@ def _row(fleet: str, one: Finished) -> dict[str, Any]:
         "id": one.id,
         "fleet": fleet,
         "request_id": one.request_id,
-        "arrived": int(one.arrived * 1000),
-        "closed": int(one.closed * 1000),
-        "day": int(one.closed // DAY_S),
+        "arrived": int(_time(one.arrived) * 1000),
+        "closed": int(_time(one.closed) * 1000),
+        "day": int(_time(one.closed) // DAY_S),
         "tenant": one.tenant,
         "key_id": one.key_id,
         "model": one.model,
@@ -123,16 +130,21 @@ def _row(fleet: str, one: Finished) -> dict[str, Any]:
         "status": one.status,
         "stream": one.stream,
         "estimated": one.estimated,
-        "prompt": one.prompt,
-        "cached": one.cached,
-        "completion": one.completion,
-        "waited_ms": int(one.waited_s * 1000),
-        "first_token_ms": None if first is None else int(first * 1000),
+        "prompt": min(one.prompt, _MOST),
+        "cached": min(one.cached, _MOST),
+        "completion": min(one.completion, _MOST),
+        "waited_ms": int(_time(one.waited_s) * 1000),
+        "first_token_ms": None if first is None else int(_time(first) * 1000),
         "session": one.session,
         "trace": _kept(one.trace),
         "count": one.count,
         "attempts": one.attempts,
     }
+
+
+def _time(seconds: float) -> float:
+    """One that the store can hold: no value must keep all others from being kept."""
+    return seconds if 0 <= seconds < _LATEST_S else 0.0
 
 
 def _kept(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ class Reader:
     def __init__(self) -> None:
         self.taken = 0
         self.ended: list[str] = []
+        self.removed: list[str] = []
 
     def take(self, journal: str, entries: Sequence[Numbered]) -> None:
         """Count them."""
@@ -29,6 +31,10 @@ class Reader:
     def end(self, journal: str) -> None:
         """Note it."""
         self.ended.append(journal)
+
+    def gone(self, journal: str) -> None:
+        """It was removed."""
+        self.removed.append(journal)
 
     async def keep(self) -> None:
         """Nothing is kept."""
@@ -53,5 +59,37 @@ async def test_who_reads_only_at_times_holds_nothing_up(tmp_path: Path) -> None:
             while (tmp_path / name).exists():  # noqa: ASYNC110 - the directory tells nobody
                 await asyncio.sleep(0.01)
     running.cancel()
-    assert (always.taken, always.ended) == (3, ["g-1", "g-2", "g-3"])
+    assert (always.taken, always.ended, always.removed) == (3, ["g-1", "g-2", "g-3"], ["g-1", "g-2", "g-3"])
     assert (sometimes.taken, sometimes.ended) == (1, ["g-2"])
+
+
+async def test_a_journal_that_cannot_be_read_holds_up_no_other(tmp_path: Path) -> None:
+    """One that is none, or lacks its lock, is told, and the others are read and removed."""
+    reader = Reader()
+    journals = Journals(tmp_path, [reader])
+    (tmp_path / "a-1").mkdir()
+    (tmp_path / "a-1" / f"{1:016d}.journal").mkdir()
+    written(tmp_path, "b-1")
+    (tmp_path / "b-1" / "lock").unlink()
+    running = asyncio.create_task(journals.run())
+    written(tmp_path, "c-1")
+    async with asyncio.timeout(10):
+        while reader.removed != ["c-1"]:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    assert "journal a-1" in journals.trouble
+    assert [await asyncio.to_thread((tmp_path / name).exists) for name in ("a-1", "b-1")] == [True, True]
+    running.cancel()
+
+
+async def test_a_journal_that_is_being_made_is_left_alone(tmp_path: Path) -> None:
+    """A directory that has no name yet is somebody's who is just starting, unless it is old."""
+    journals = Journals(tmp_path, [Reader()])
+    (tmp_path / ".new").mkdir()
+    (tmp_path / ".old").mkdir()
+    os.utime(tmp_path / ".old", (AT, AT))
+    running = asyncio.create_task(journals.run())
+    async with asyncio.timeout(10):
+        while (tmp_path / ".old").exists():  # noqa: ASYNC110 - the directory tells nobody
+            await asyncio.sleep(0.01)
+    assert (tmp_path / ".new").exists()
+    running.cancel()

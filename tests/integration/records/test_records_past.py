@@ -20,7 +20,7 @@ def test_old_requests_stay_added_up(store: Store) -> None:
     """What is let go of, in whatever steps, is the same in all sums; later days and other fleets are not touched."""
     day = 86400
     old = [over(number, prompt=3, completion=2, count=number % 2 + 1) for number in range(5600)]
-    store.keep_requests("shop", [*old, over(day), over(2 * day, prompt=7)])
+    store.keep_requests("shop", [*old, over(day), over(3 * day, prompt=7)])
     store.keep_requests("other", [over(-1)])
     before = store.usage("shop", by=("day", "tenant"), since=0, until=9)
     steps = []
@@ -28,7 +28,7 @@ def test_old_requests_stay_added_up(store: Store) -> None:
         steps.append(count)
     assert (sum(steps), len(steps)) == (5601, 6)
     assert store.usage("shop", by=("day", "tenant"), since=0, until=9) == before
-    assert [one.id for one in store.each_request("shop", 0, 9 * day)] == [f"g/{2 * day}"]
+    assert [one.id for one in store.each_request("shop", 0, 9 * day)] == [f"g/{3 * day}"]
     store.keep_requests("shop", [over(1, id="g/late", prompt=5)])
     assert store.expire_requests("shop", 2) == 1
     (first, *_rest) = store.usage("shop", by=("day",), since=0, until=9)

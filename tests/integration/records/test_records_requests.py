@@ -96,6 +96,7 @@ def test_usage_of_some(kept: Store) -> None:
 
 def test_days_stay_when_their_requests_are_gone(kept: Store) -> None:
     """Requests that were let go stay added up, also when one of them is found late."""
+    kept.keep_requests(FLEET, [request(7, day=DAY + 2)])
     before = everything(kept, "day", "tenant", "outcome")
     assert kept.expire_requests(FLEET, DAY + 1) == 2
     assert everything(kept, "day", "tenant", "outcome") == before
@@ -104,6 +105,21 @@ def test_days_stay_when_their_requests_are_gone(kept: Store) -> None:
     assert kept.expire_requests(FLEET, DAY + 1) == 1
     assert everything(kept, "day", "tenant")[0] == (DAY, "acme", 2, 200, 20, 0)
     assert kept.expire_requests(FLEET, DAY + 1) == 0
+
+
+def test_what_journals_may_still_have_stays(kept: Store) -> None:
+    """The newest days are not let go of, whatever a clock says: a journal that is read again must change nothing."""
+    before = everything(kept, "day", "tenant")
+    assert kept.expire_requests(FLEET, DAY + 1000) == 0
+    kept.keep_requests(FLEET, [request(1), request(3, day=DAY + 1)])
+    assert everything(kept, "day", "tenant") == before
+
+
+def test_no_value_keeps_others_from_being_kept(store: Store) -> None:
+    """Numbers that no database could hold are bounded, and times that are none are the beginning of time."""
+    odd = [request(1, prompt=2**70, completion=2**63), request(2, closed=float("nan"), arrived=float("inf"))]
+    store.keep_requests(FLEET, [*odd, request(3)])
+    assert [len(store.requests(FLEET, f"req-{number}")) for number in (1, 2, 3)] == [1, 1, 1]
 
 
 def test_what_engines_said_first_stays(store: Store) -> None:
