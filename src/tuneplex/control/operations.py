@@ -110,8 +110,8 @@ class Operation(msgspec.Struct, frozen=True):
     media: str = JSON
 
 
-Noted = Callable[[Operation, Call, int], None]
-"""Called with each call of an operation when it is over, and with its status."""
+Noted = Callable[[Operation, Call, int, Any], None]
+"""Called with each call of an operation when it is over, with its status, and with its answer if it was done."""
 
 
 def routes(operations: Iterable[Operation], noted: Noted | None = None) -> list[Route]:
@@ -134,9 +134,9 @@ def _endpoint(methods: Mapping[str, Operation], noted: Noted) -> Callable[[Reque
         try:
             answer = await operation.run(call)
         except Exception as error:
-            noted(operation, call, _status_of(error))
+            noted(operation, call, _status_of(error), None)
             raise
-        noted(operation, call, operation.status)
+        noted(operation, call, operation.status, answer)
         return _response(operation, answer)
 
     return endpoint
