@@ -80,7 +80,7 @@ class Journal:
         self._count = 0  # entries that were written
         self._file, self._size, self._begun, self._begun_at = -1, 0, 0, 0.0
         self._open: dict[int, list[_Told]] = {}  # what each file has to say of requests under way
-        self._kept: deque[bytes] = deque()
+        self._kept: deque[tuple[bytes, int]] = deque()  # each with the request that it ends, or 0
         self._kept_bytes = 0
         self._missing: Lost | None = None
         self._waiting: list[tuple[int, Callable[[], object]]] = []
@@ -95,17 +95,22 @@ class Journal:
 
     def write(self, entry: Entry) -> bool:
         """Write an entry; one that cannot be written now is kept in memory for a while. False if it is lost."""
-        self._note(entry)
+        over = self._note(entry)
         try:
             data = framed(entry)
         except (OverflowError, ValueError):  # a number that no entry can hold
-            return self._lose()
-        return (not self._kept and self._put(data)) or self._keep(data)
+            return self._lose(over)
+        if self._kept or not self._put(data):
+            return self._keep(data, over)
+        self._open.pop(over, None)  # not before: putting it may have begun a file, which says what it ends
+        return True
 
     def retry(self) -> None:
         """Try again to write what could not be; called now and then."""
-        while self._kept and self._put(self._kept[0]):
-            self._kept_bytes -= len(self._kept.popleft())
+        while self._kept and self._put(self._kept[0][0]):
+            data, over = self._kept.popleft()
+            self._kept_bytes -= len(data)
+            self._open.pop(over, None)
         if not self._kept and self._missing is not None and self._put(framed(self._missing)):
             self._missing = None
         if self._size > self._begun and self._clock() - self._begun_at > self._limits.age_s:
@@ -120,8 +125,8 @@ class Journal:
         """Let all files together have no more bytes than these from now on; see `JournalLimits.most`."""
         self._limits = msgspec.structs.replace(self._limits, most=most)
 
-    def _note(self, entry: Entry) -> None:
-        """Keep in mind what the next file has to say again."""
+    def _note(self, entry: Entry) -> int:
+        """Keep in mind what the next file has to say again; the number of the request that is over, or 0."""
         if isinstance(entry, Opened):
             told = self._open.setdefault(entry.number, [])
             if told and isinstance(told[0], Entered):
@@ -129,15 +134,11 @@ class Journal:
             told.append(entry)
         elif isinstance(entry, Entered):
             self._open[entry.number] = [entry]
-        elif isinstance(entry, Refused):
-            self._open.pop(entry.number, None)
-        elif isinstance(entry, Progress):
+        elif isinstance(entry, Refused) or (isinstance(entry, Closed) and not entry.attempt):
+            return entry.number
+        elif isinstance(entry, Progress | Closed):
             self._note_more(entry)
-        elif isinstance(entry, Closed):
-            if entry.attempt:
-                self._note_more(entry)
-            else:
-                self._open.pop(entry.number, None)
+        return 0
 
     def _note_more(self, entry: Progress | Closed) -> None:
         told = self._open.get(entry.number)
@@ -177,14 +178,15 @@ class Journal:
         self.trouble = why
         return False
 
-    def _keep(self, data: bytes) -> bool:
+    def _keep(self, data: bytes, over: int) -> bool:
         if self._kept_bytes + len(data) <= self._limits.kept:
-            self._kept.append(data)
+            self._kept.append((data, over))
             self._kept_bytes += len(data)
             return True
-        return self._lose()
+        return self._lose(over)
 
-    def _lose(self) -> bool:
+    def _lose(self, over: int) -> bool:
+        self._open.pop(over, None)
         now = self._wall()
         self.lost += 1
         before = self._missing

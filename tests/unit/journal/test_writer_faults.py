@@ -143,6 +143,26 @@ def test_who_has_entered_is_carried_on(tmp_path: Path) -> None:
     assert "g-1/99" in [one.id for one in replay.abandon()]
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_file_that_begins_with_an_end_says_of_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, kept: bool
+) -> None:
+    """A request whose end is the first entry of a file can be told from that file alone."""
+    disk = Disk(monkeypatch)
+    journal = Journal(tmp_path, "g-1", limits=JournalLimits(segment=100))
+    journal.write(opened(1))
+    assert journal._size > 100
+    disk.full = kept
+    journal.write(Closed(1, 0, AT, "complete", 200, 10, 0, 7))
+    disk.full = False
+    journal.retry()
+    journal.close()
+    segments(tmp_path / "g-1")[0].unlink()
+    replay = Replay("g-1")
+    found = [replay.take(one.number, one.entry) for one in Follower(tmp_path / "g-1").read()]
+    assert [(one.id, one.completion) for one in found if one is not None] == [("g-1/1", 7)]
+
+
 def test_a_damaged_file_is_read_no_further(tmp_path: Path) -> None:
     """Whenever a reader looks, what follows a damage has no numbers but those that it really has."""
     journal = Journal(tmp_path, "g-1", limits=JournalLimits(segment=10**6))
