@@ -334,7 +334,7 @@ def test_token_ids_can_be_taken_out_without_a_trace(peer: Peer, route: Route, mo
 
 @pytest.mark.parametrize("route", [Route.CHAT, Route.COMPLETIONS])
 @pytest.mark.parametrize("more", STREAMS, ids=str)
-@pytest.mark.parametrize("every", thinned([21, 7], 2))
+@pytest.mark.parametrize("every", thinned([10, 7], 2))
 def test_a_stream_goes_on_from_its_tokens(plugin_peer: Peer, route: Route, more: dict[str, Any], every: int) -> None:
     """Cut twice and continued as a completion of its tokens, a greedy stream in float32 is the same to a client."""
     assert_moves(plugin_peer, route, raw(**{**STREAMED[route], **more}), every=every)
