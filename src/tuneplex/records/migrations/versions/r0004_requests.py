@@ -61,6 +61,12 @@ def upgrade() -> None:
         ),
     )
     op.create_table(
+        "added_up",
+        _text("fleet"),
+        sa.Column("before_day", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("fleet", name=op.f("pk_added_up")),
+    )
+    op.create_table(
         "engine_counters",
         *map(_text, ("fleet", "engine", "replica", "pool")),
         *map(_big, ("since", "at", "first_prompt", "first_completion", "prompt", "completion")),
