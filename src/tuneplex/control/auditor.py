@@ -50,7 +50,7 @@ class Auditor:
         self._taken: list[AuditEvent] = []
         self._own: list[AuditEvent] = []
         self._dropped = 0
-        self._ended: list[str] = []
+        self._gone: list[str] = []
         self._retained = float("-inf")
         self._posted: SignedHead | None = None
 
@@ -70,7 +70,10 @@ class Auditor:
         replay, number = self._replays.pop(journal, None), self._numbers.pop(journal, 0)
         for at, finished in enumerate(replay.abandon() if replay is not None else (), number + 1):
             self._taken.append(self._over(journal, at, finished))
-        self._ended.append(journal)
+
+    def gone(self, journal: str) -> None:
+        """The journal has been removed: before that, another control could read it again."""
+        self._gone.append(journal)
 
     async def keep(self) -> None:
         """Write all that was taken.
@@ -81,10 +84,6 @@ class Auditor:
         if self._taken:
             await self._append(self._taken)
             self._taken = []
-        if self._ended:
-            ended = self._ended
-            await self._call(lambda log: log.forget(ended))
-            self._ended = []
 
     def _miss(self, journal: str, one: Numbered) -> None:
         """Say so where entries could not be read."""
@@ -190,12 +189,18 @@ class Auditor:
 
     async def _look(self) -> None:
         await self._write_own()
+        await self._forget()
         now = time.time()
         signed = await self._call(lambda log: _signed(log, now))
         if not 0 <= now - self._retained < _RETAIN_S:
             self._retained = now
             await self._call(lambda log: log.retain(self._settings().audit_s, now))
         await self._post(signed)
+
+    async def _forget(self) -> None:
+        gone, self._gone = self._gone, []
+        if gone:
+            await self._call(lambda log: log.forget(gone))
 
     async def _write_own(self) -> None:
         own = list(self._own)

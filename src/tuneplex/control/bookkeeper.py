@@ -45,6 +45,10 @@ class Bookkeeper:
             _log.warning("a gateway ended with requests under way", journal=journal, requests=len(lost))
         self._finished.extend(lost)
 
+    def gone(self, journal: str) -> None:
+        """The journal has been removed."""
+        del journal  # each request is kept once, whatever comes again
+
     async def keep(self) -> None:
         """Keep them."""
         if self._finished:

@@ -88,6 +88,10 @@ class Tracing:
         for one in replay.abandon() if replay is not None else ():
             self._note(one, told)
 
+    def gone(self, journal: str) -> None:
+        """The journal has been removed."""
+        del journal
+
     async def keep(self) -> None:
         """Nothing: what a collector does not get is lost, and no journal grows for it."""
 
