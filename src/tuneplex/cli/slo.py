@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tuneplex.app.state import StateDir
-from tuneplex.cli.store import opened
+from tuneplex.cli.offline import settled
 from tuneplex.cli.terminal import Cell, Sheet, Terminal
 from tuneplex.errors import UserError
 from tuneplex.policy import NOTHING, Service, availability, burnt, together
@@ -123,7 +123,7 @@ def show(state: StateDir, wish: Wish) -> int:
     if wish.window_s > spec.records.keep_s:
         kept = format_long(spec.records.keep_s)
         raise UserError(f"--window: requests are kept for {kept} only", hint="`records.keep` in the fleet file says so")
-    with opened(state) as store:
+    with settled(state) as store:
         found = _read(store, spec, wish, time.time())
     if wish.as_json:
         terminal.json([msgspec.to_builtins(one) for one in found])

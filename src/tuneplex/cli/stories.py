@@ -8,7 +8,7 @@ import msgspec
 
 from tuneplex.app.state import StateDir
 from tuneplex.cli.admin import Admin
-from tuneplex.cli.store import opened
+from tuneplex.cli.offline import settled
 from tuneplex.cli.terminal import Terminal
 from tuneplex.cli.times import moment
 from tuneplex.cli.why import lines
@@ -54,7 +54,7 @@ def _find(state: StateDir, request_id: str) -> Sequence[Finished]:
     if state.is_locked():
         with Admin(state.admin_socket) as admin:
             return admin.requests(request_id)
-    with opened(state) as store:
+    with settled(state) as store:
         return store.requests(state.read_spec().name, request_id)
 
 

@@ -22,10 +22,12 @@ _QUIET = "noteRead"  # it is an event itself
 def noted_by(auditor: Auditor) -> Noted:
     """What writes each change into the audit log."""
 
-    def noted(operation: Operation, call: Call, status: int) -> None:
+    async def noted(operation: Operation, call: Call, status: int, answer: Any) -> None:  # noqa: ANN401 - its own type
         if operation.method in _READS or operation.name == _QUIET:
             return
-        auditor.acted(call.actor, operation.name, status=status, details={**call.path, **call.query})
+        told = operation.tells(call, answer) if operation.tells is not None else {}
+        details = {**told, **call.path, **call.query}
+        await auditor.acted(call.actor, operation.name, status=status, details=details)
 
     return noted
 

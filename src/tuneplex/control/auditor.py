@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-import httpx2
-
+from tuneplex.control.heads import Heads
 from tuneplex.errors import AuditError
 from tuneplex.journal import Entered, Finished, Lost, Numbered, Opened, Replay
 from tuneplex.log import get_logger
-from tuneplex.records.audit import CONTROL, AuditEvent, AuditLog, SignedHead, checkpoint_due, post_head
+from tuneplex.records.audit import CONTROL, AuditEvent, AuditLog, SignedHead, checkpoint_due
 from tuneplex.types import Keeping
 
 __all__ = ["Auditor"]
@@ -23,6 +23,7 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 _LOOK_S = 1.0
 _PATIENCE_S = 5.0  # with the control that was before
+_OWN_S = 2.0  # for one event; whoever changes something waits for it
 _RETAIN_S = 3600.0
 _MOST_PENDING = 10_000
 _REFUSED = "rejected"
@@ -49,10 +50,12 @@ class Auditor:
         self._numbers: dict[str, int] = {}
         self._taken: list[AuditEvent] = []
         self._own: list[AuditEvent] = []
+        self._own_lock = threading.Lock()
         self._dropped = 0
         self._gone: list[str] = []
         self._retained = float("-inf")
-        self._posted: SignedHead | None = None
+        self._signed: SignedHead | None = None
+        self._heads = Heads(lambda: settings().head_url, lambda: self._signed)
 
     # --- journals
 
@@ -156,8 +159,8 @@ class Auditor:
         """
         await self._append([event])
 
-    def acted(self, actor: str, action: str, *, status: int, details: dict[str, str]) -> None:
-        """Somebody has changed something, or has tried to; it is written soon."""
+    async def acted(self, actor: str, action: str, *, status: int, details: dict[str, str]) -> None:
+        """Somebody has changed something, or has tried to; it is written now, or else soon."""
         event = AuditEvent(
             source=CONTROL,
             seq=0,
@@ -168,72 +171,81 @@ class Auditor:
             status=status,
             details=dict(details),
         )
-        if len(self._own) < _MOST_PENDING:
-            self._own.append(event)
-        else:
-            self._dropped += 1
+        self._add_own(event)
+        try:
+            async with asyncio.timeout(_OWN_S):
+                await self._call(self._write_own)
+        except (AuditError, TimeoutError) as error:
+            _log.warning("a change is not in the audit log yet", action=action, why=str(error) or "it takes long")
+        except Exception:  # noqa: BLE001 - what was changed is changed
+            _log.exception("a change is not in the audit log yet", action=action)
+
+    def _add_own(self, event: AuditEvent) -> None:
+        with self._own_lock:
+            if len(self._own) < _MOST_PENDING:
+                self._own.append(event)
+            else:
+                self._dropped += 1
 
     async def run(self) -> None:
         """Write control's own events, sign, drop what is old, and post heads, until cancelled; then close the log."""
         try:
-            while True:
-                await asyncio.sleep(_LOOK_S)
-                try:
-                    await self._look()
-                except AuditError as error:
-                    _log.warning("the audit log has to wait", why=str(error))
-                except Exception:  # noqa: BLE001 - the fleet must not depend on its records
-                    _log.exception("the audit log could not be looked after")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow())
+                group.create_task(self._heads.run())
         finally:
             await self._close()
 
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self._look()
+            except AuditError as error:
+                _log.warning("the audit log has to wait", why=str(error))
+            except Exception:  # noqa: BLE001 - the fleet must not depend on its records
+                _log.exception("the audit log could not be looked after")
+
     async def _look(self) -> None:
-        await self._write_own()
+        await self._call(self._write_own)
         await self._forget()
         now = time.time()
-        signed = await self._call(lambda log: _signed(log, now))
+        self._signed = await self._call(lambda log: _signed(log, now))
         if not 0 <= now - self._retained < _RETAIN_S:
             self._retained = now
             await self._call(lambda log: log.retain(self._settings().audit_s, now))
-        await self._post(signed)
 
     async def _forget(self) -> None:
         gone, self._gone = self._gone, []
         if gone:
             await self._call(lambda log: log.forget(gone))
 
-    async def _write_own(self) -> None:
-        own = list(self._own)
-        if self._dropped:
-            own.append(AuditEvent(source=CONTROL, seq=0, at=time.time(), event="lost", count=self._dropped))
-        if own:
-            dropped, kept = self._dropped, len(self._own)
-            await self._append(own)
-            self._dropped -= dropped
-            del self._own[:kept]
-
-    async def _post(self, signed: SignedHead) -> None:
-        url = self._settings().head_url
-        if not url or signed == self._posted:
+    def _write_own(self, log: AuditLog) -> None:
+        """In the thread that writes: what is not written stays, and nothing is written twice when nobody waits."""
+        with self._own_lock:
+            own, dropped = list(self._own), self._dropped
+        lost = [AuditEvent(source=CONTROL, seq=0, at=time.time(), event="lost", count=dropped)] if dropped else []
+        if not own and not lost:
             return
-        async with httpx2.AsyncClient() as client:
-            await post_head(client, url, signed)
-        self._posted = signed
+        log.append([*own, *lost])
+        with self._own_lock:
+            del self._own[: len(own)]
+            self._dropped -= dropped
 
     async def _close(self) -> None:
         """In the thread that writes, behind all that it still does."""
-        self._thread.submit(self._write_last, list(self._own))
+        self._thread.submit(self._write_last)
         await asyncio.to_thread(self._thread.shutdown)
 
-    def _write_last(self, own: list[AuditEvent]) -> None:
-        log = self._opened
-        if log is None:
+    def _write_last(self) -> None:
+        if self._opened is None and not self._own:
             return
         try:
-            log.append(own)
+            self._write_own(self._log())
         except AuditError as error:
-            _log.warning("the last events are not in the audit log", events=len(own), why=str(error))
-        log.close()
+            _log.warning("the last events are not in the audit log", events=len(self._own), why=str(error))
+        if self._opened is not None:
+            self._opened.close()
 
     # --- the log
 
