@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -119,12 +120,11 @@ async def test_a_place_that_takes_no_heads_is_asked_less_and_less() -> None:
 
 async def test_signing_does_not_wait_for_heads(tmp_path: Path) -> None:
     """A place that never answers holds up nothing."""
-    quiet = await asyncio.start_server(lambda *_: asyncio.sleep(60), "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{quiet.sockets[0].getsockname()[1]}/"
-    auditor, began = auditor_of(tmp_path, Keeping(head_url=url)), time.monotonic()
-    async with running(auditor):
-        await asyncio.sleep(2.5)
-        await auditor.acted("local", "revokeKey", status=200, details={})
-    quiet.close()
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as quiet:
+        auditor = auditor_of(tmp_path, Keeping(head_url=f"http://127.0.0.1:{quiet.getsockname()[1]}/"))
+        async with running(auditor):
+            await asyncio.sleep(2.5)
+            await auditor.acted("local", "revokeKey", status=200, details={})
     assert len(events(tmp_path)) == 1
     assert time.monotonic() - began < 8
