@@ -109,23 +109,23 @@ def test_control_is_killed(fleet: Fleet) -> None:
 @pytest.mark.full
 def test_the_api_server_is_killed(fleet: Fleet) -> None:
     """EngineCore and Worker end with it, and a new engine comes up with the adapter."""
-    before = fleet.ready()
+    before = fleet.ready().replicas[0]
     engine = engine_processes(fleet)
-    assert before.replicas[0].pid is not None
-    fleet.kill(before.replicas[0].pid)
+    assert before.pid is not None
+    fleet.kill(before.pid)
     fleet.gone(*engine)
-    fleet.ready(restarts=1)
+    fleet.ready(restarts=before.restarts + 1)
     assert engine.keys().isdisjoint(engine_processes(fleet))
     assert fleet.ask("ada") != fleet.ask()
 
 
 def test_the_engine_core_is_killed(fleet: Fleet) -> None:
     """The engine ends as a whole, and a new one comes up with the adapter."""
-    fleet.ready()
+    before = fleet.ready().replicas[0].restarts
     engine = engine_processes(fleet)
     fleet.kill(next(pid for pid, name in engine.items() if "EngineCore" in name))
     fleet.gone(*engine)
-    fleet.ready(restarts=2)
+    fleet.ready(restarts=before + 1)
     assert fleet.ask("ada") != fleet.ask()
 
 

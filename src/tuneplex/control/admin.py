@@ -21,6 +21,7 @@ from tuneplex.control.recording import Recording
 from tuneplex.control.registry import Registry
 from tuneplex.control.replica_routes import replica_operations
 from tuneplex.control.request_routes import request_operations
+from tuneplex.control.telling import tells_apply
 from tuneplex.control.usage_routes import usage_operations
 from tuneplex.engines.driver import KINDS
 from tuneplex.errors import BadRequest, Forbidden
@@ -77,11 +78,12 @@ def admin_operations(
     async def limits(_call: Call) -> tuple[LimitUse, ...]:
         return leasing.uses()
 
+    asks = registry if records is None else records.questions
     operations = (
         *_fleet_operations(controller, registry, leasing, save, _trouble(controller, records)),
         *replica_operations(controller),
-        *request_operations(registry, lambda: controller.spec.name),
-        *usage_operations(controller, registry if records is None else records.questions),
+        *request_operations(asks, lambda: controller.spec.name),
+        *usage_operations(controller, asks),
         *identity_operations(registry, lambda: _currency(controller.spec)),
         *audit_operations(None if records is None else records.auditor),
         Operation("GET", "/limits", "listLimits", "All tenants, keys and models that have limits, and what they have "
@@ -146,7 +148,7 @@ def _fleet_operations(
         Operation("POST", "/apply", "apply", "Bring the fleet to this description. If one difference needs a restart "
                   "of the fleet, nothing is changed at all. A key cannot change which programs run, nor how.", apply,
                   body=FleetSpec, answer=tuple[Change, ...],
-                  errors=(400, 403, 409, 503), query=(dry_run,)),
+                  errors=(400, 403, 409, 503), query=(dry_run,), tells=tells_apply),
     )  # fmt: skip
 
 

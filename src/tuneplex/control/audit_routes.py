@@ -8,53 +8,28 @@ from typing import Any
 import msgspec
 
 from tuneplex.control.auditor import Auditor
-from tuneplex.control.bodies import NewKey
 from tuneplex.control.operations import LOCAL_ACTOR, Call, Noted, Operation
 from tuneplex.errors import AuditError, BadRequest, Forbidden, Unavailable
 from tuneplex.records.audit import CONTROL, AuditEvent
-from tuneplex.types import Change
 
-__all__ = ["audit_operations", "details_of", "noted_by"]
+__all__ = ["audit_operations", "noted_by"]
 
 _READS = frozenset({"GET", "HEAD"})
 _RETRY_AFTER_S = 2
-_NAMES = ("name", "tenant", "label")
 _QUIET = "noteRead"  # it is an event itself
 
 
 def noted_by(auditor: Auditor) -> Noted:
     """What writes each change into the audit log."""
 
-    def noted(operation: Operation, call: Call, status: int, answer: object) -> None:
+    async def noted(operation: Operation, call: Call, status: int, answer: Any) -> None:  # noqa: ANN401 - its own type
         if operation.method in _READS or operation.name == _QUIET:
             return
-        auditor.acted(call.actor, operation.name, status=status, details=details_of(call, answer))
+        told = operation.tells(call, answer) if operation.tells is not None else {}
+        details = {**told, **call.path, **call.query}
+        await auditor.acted(call.actor, operation.name, status=status, details=details)
 
     return noted
-
-
-def details_of(call: Call, answer: object) -> dict[str, str]:
-    """What a change was about: names, ids and which fields, and never a secret or a whole body.
-
-    Args:
-        call: What was asked for.
-        answer: What came of it, if anything did.
-    """
-    found = {**call.path, **call.query}
-    body = call.body
-    if isinstance(body, msgspec.Struct):
-        found |= {name: value for name in _NAMES if isinstance(value := getattr(body, name, None), str)}
-        if type(body).__name__.endswith("Change"):
-            found["changed"] = ", ".join(_set(body))
-    if isinstance(answer, NewKey):
-        found["key_id"] = answer.key.id
-    if isinstance(answer, tuple):
-        found["changed"] = "; ".join(f"{one.what}: {one.kind}" for one in answer if isinstance(one, Change))
-    return found
-
-
-def _set(body: msgspec.Struct) -> list[str]:
-    return [name for name in body.__struct_fields__ if getattr(body, name) is not msgspec.UNSET]
 
 
 def audit_operations(auditor: Auditor | None) -> tuple[Operation, ...]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-import httpx2
-
+from tuneplex.control.heads import Heads
 from tuneplex.errors import AuditError
 from tuneplex.journal import Entered, Finished, Lost, Numbered, Opened, Replay
 from tuneplex.log import get_logger
-from tuneplex.records.audit import CONTROL, AuditEvent, AuditLog, SignedHead, checkpoint_due, post_head
+from tuneplex.records.audit import CONTROL, AuditEvent, AuditLog, SignedHead, checkpoint_due
 from tuneplex.types import Keeping
 
 __all__ = ["Auditor"]
@@ -23,8 +23,8 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 _LOOK_S = 1.0
 _PATIENCE_S = 5.0  # with the control that was before
+_OWN_S = 2.0  # for one event; whoever changes something waits for it
 _RETAIN_S = 3600.0
-_LONGEST_PAUSE_S = 60.0
 _MOST_PENDING = 10_000
 _REFUSED = "rejected"
 
@@ -50,10 +50,12 @@ class Auditor:
         self._numbers: dict[str, int] = {}
         self._taken: list[AuditEvent] = []
         self._own: list[AuditEvent] = []
+        self._own_lock = threading.Lock()
         self._dropped = 0
         self._gone: list[str] = []
         self._retained = float("-inf")
         self._signed: SignedHead | None = None
+        self._heads = Heads(lambda: settings().head_url, lambda: self._signed)
 
     # --- journals
 
@@ -73,7 +75,7 @@ class Auditor:
             self._taken.append(self._over(journal, at, finished))
 
     def gone(self, journal: str) -> None:
-        """It was removed: nothing of it can come again, so its place need not be kept."""
+        """The journal has been removed: before that, another control could read it again."""
         self._gone.append(journal)
 
     async def keep(self) -> None:
@@ -157,8 +159,8 @@ class Auditor:
         """
         await self._append([event])
 
-    def acted(self, actor: str, action: str, *, status: int, details: dict[str, str]) -> None:
-        """Somebody has changed something, or has tried to; it is written soon."""
+    async def acted(self, actor: str, action: str, *, status: int, details: dict[str, str]) -> None:
+        """Somebody has changed something, or has tried to; it is written now, or else soon."""
         event = AuditEvent(
             source=CONTROL,
             seq=0,
@@ -169,21 +171,32 @@ class Auditor:
             status=status,
             details=dict(details),
         )
-        if len(self._own) < _MOST_PENDING:
-            self._own.append(event)
-        else:
-            self._dropped += 1
+        self._add_own(event)
+        try:
+            async with asyncio.timeout(_OWN_S):
+                await self._call(self._write_own)
+        except (AuditError, TimeoutError) as error:
+            _log.warning("a change is not in the audit log yet", action=action, why=str(error) or "it takes long")
+        except Exception:  # noqa: BLE001 - what was changed is changed
+            _log.exception("a change is not in the audit log yet", action=action)
+
+    def _add_own(self, event: AuditEvent) -> None:
+        with self._own_lock:
+            if len(self._own) < _MOST_PENDING:
+                self._own.append(event)
+            else:
+                self._dropped += 1
 
     async def run(self) -> None:
         """Write control's own events, sign, drop what is old, and post heads, until cancelled; then close the log."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._keep_up())
-                group.create_task(self._post_heads())
+                group.create_task(self._follow())
+                group.create_task(self._heads.run())
         finally:
             await self._close()
 
-    async def _keep_up(self) -> None:
+    async def _follow(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
@@ -194,56 +207,45 @@ class Auditor:
                 _log.exception("the audit log could not be looked after")
 
     async def _look(self) -> None:
-        await self._write_own()
-        if self._gone:
-            gone, self._gone = self._gone, []
-            await self._call(lambda log: log.forget(gone))
+        await self._call(self._write_own)
+        await self._forget()
         now = time.time()
         self._signed = await self._call(lambda log: _signed(log, now))
         if not 0 <= now - self._retained < _RETAIN_S:
             self._retained = now
             await self._call(lambda log: log.retain(self._settings().audit_s, now))
 
-    async def _post_heads(self) -> None:
-        """Post each new head; while nobody takes them, less and less often."""
-        posted, pause_s = self._signed, _LOOK_S
-        async with httpx2.AsyncClient() as client:
-            while True:
-                await asyncio.sleep(pause_s)
-                url, signed = self._settings().head_url, self._signed
-                if not url or signed is None or signed == posted:
-                    continue
-                try:
-                    await post_head(client, url, signed)
-                except AuditError as error:
-                    _log.warning("a head of the audit log was not taken", why=str(error), again_in_s=pause_s)
-                    pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
-                else:
-                    posted, pause_s = signed, _LOOK_S
+    async def _forget(self) -> None:
+        gone, self._gone = self._gone, []
+        if gone:
+            await self._call(lambda log: log.forget(gone))
 
-    async def _write_own(self) -> None:
-        own, self._own = self._own, []
-        dropped, self._dropped = self._dropped, 0
-        try:
-            # They are written even if this is cancelled, and must not come again then.
-            await self._append(_with_loss(own, dropped))
-        except AuditError:
-            self._own = [*own, *self._own]
-            self._dropped += dropped
-            raise
+    def _write_own(self, log: AuditLog) -> None:
+        """In the thread that writes: what is not written stays, and nothing is written twice when nobody waits."""
+        with self._own_lock:
+            own, dropped = list(self._own), self._dropped
+        lost = [AuditEvent(source=CONTROL, seq=0, at=time.time(), event="lost", count=dropped)] if dropped else []
+        if not own and not lost:
+            return
+        log.append([*own, *lost])
+        with self._own_lock:
+            del self._own[: len(own)]
+            self._dropped -= dropped
 
     async def _close(self) -> None:
         """In the thread that writes, behind all that it still does."""
-        self._thread.submit(self._write_last, _with_loss(self._own, self._dropped))
+        self._thread.submit(self._write_last)
         await asyncio.to_thread(self._thread.shutdown)
 
-    def _write_last(self, own: list[AuditEvent]) -> None:
+    def _write_last(self) -> None:
+        if self._opened is None and not self._own:
+            return
         try:
-            if own or self._opened is not None:
-                with self._log() as log:
-                    log.append(own)
+            self._write_own(self._log())
         except AuditError as error:
-            _log.warning("the last events are not in the audit log", events=len(own), why=str(error))
+            _log.warning("the last events are not in the audit log", events=len(self._own), why=str(error))
+        if self._opened is not None:
+            self._opened.close()
 
     # --- the log
 
@@ -264,9 +266,3 @@ class Auditor:
 def _signed(log: AuditLog, now: float) -> SignedHead:
     """The newest checkpoint, made now if it is time for one."""
     return log.checkpoint() if checkpoint_due(now, log.signed.at, wrote=log.unsigned > 0) else log.signed
-
-
-def _with_loss(events: Sequence[AuditEvent], dropped: int) -> list[AuditEvent]:
-    """With an event that says how many there were no place for."""
-    lost = AuditEvent(source=CONTROL, seq=0, at=time.time(), event="lost", count=dropped)
-    return [*events, *([lost] if dropped else [])]

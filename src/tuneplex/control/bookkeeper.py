@@ -46,7 +46,8 @@ class Bookkeeper:
         self._finished.extend(lost)
 
     def gone(self, journal: str) -> None:
-        """It was removed."""
+        """The journal has been removed."""
+        del journal  # each request is kept once, whatever comes again
 
     async def keep(self) -> None:
         """Keep them."""

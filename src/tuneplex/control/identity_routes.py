@@ -20,6 +20,7 @@ from tuneplex.control.bodies import (
 from tuneplex.control.keyring import Terms, changed_key, changed_tenant, key_terms, new_tenant, rotation
 from tuneplex.control.operations import Call, Operation, Query
 from tuneplex.control.registry import Records, Registry
+from tuneplex.control.telling import tells_fields, tells_key, tells_tenant
 from tuneplex.errors import StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Key, KeyState, Tenant
 from tuneplex.log import get_logger
@@ -49,10 +50,10 @@ def _tenant_operations(tenants: _Tenants) -> tuple[Operation, ...]:
         Operation("GET", "/tenants", "listTenants", "All tenants, by name.", tenants.listed,
                   answer=tuple[TenantInfo, ...], errors=(400, _DOWN)),
         Operation("POST", "/tenants", "createTenant", "Make a tenant.", tenants.made,
-                  body=TenantWish, answer=TenantInfo, status=201, errors=(400, 409, _DOWN)),
+                  body=TenantWish, answer=TenantInfo, status=201, errors=(400, 409, _DOWN), tells=tells_tenant),
         Operation("GET", one, "getTenant", "One tenant.", tenants.shown, answer=TenantInfo, errors=_READ),
         Operation("PATCH", one, "changeTenant", "Change a tenant; what is not given stays.", tenants.changed,
-                  body=TenantChange, answer=TenantInfo, errors=(400, 404, _DOWN)),
+                  body=TenantChange, answer=TenantInfo, errors=(400, 404, _DOWN), tells=tells_fields),
         Operation("DELETE", one, "removeTenant", "Remove a tenant that has no active key, and its keys with it.",
                   tenants.removed, status=204, errors=_WRITE, query=(revoke,)),
     )  # fmt: skip
@@ -67,12 +68,13 @@ def _key_operations(keys: _Keys) -> tuple[Operation, ...]:
         Operation("GET", "/keys", "listKeys", "The active keys, oldest first.", keys.listed,
                   answer=tuple[KeyInfo, ...], errors=_READ, query=queries),
         Operation("POST", "/keys", "createKey", "Make a key; its secret is told this once.", keys.made,
-                  body=KeyWish, answer=NewKey, status=201, errors=_WRITE),
+                  body=KeyWish, answer=NewKey, status=201, errors=_WRITE, tells=tells_key),
         Operation("GET", "/keys/{id}", "getKey", "One key.", keys.shown, answer=KeyInfo, errors=_READ),
         Operation("PATCH", "/keys/{id}", "changeKey", "Change an active key; what is not given stays.", keys.changed,
-                  body=KeyChange, answer=KeyInfo, errors=_WRITE),
+                  body=KeyChange, answer=KeyInfo, errors=_WRITE, tells=tells_fields),
         Operation("POST", "/keys/{id}/rotate", "rotateKey", "Make a key in the place of an active one, which goes on "
-                  "for a while.", keys.rotated, body=KeyRotation, answer=NewKey, status=201, errors=_WRITE),
+                  "for a while.", keys.rotated, body=KeyRotation, answer=NewKey, status=201, errors=_WRITE,
+                  tells=tells_key),
         Operation("POST", "/keys/{id}/revoke", "revokeKey", "From now on the key opens nothing. Doing it again "
                   "changes nothing.", keys.revoked, answer=KeyInfo, errors=_READ),
     )  # fmt: skip

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +20,8 @@ __all__ = ["Journals", "Taker"]
 _log = get_logger(__name__)
 _PAUSE_S = 0.25
 _RETRY_S = 1.0
-_ABANDONED_S = 60.0
+_BEING_MADE_S = 60.0
+_NO_LOCK = "it has no lock, so nobody knows whether its gateway lives"
 
 
 class Taker(Protocol):
@@ -38,7 +40,7 @@ class Taker(Protocol):
         """The journal's process has ended, and all of it was taken."""
 
     def gone(self, journal: str) -> None:
-        """The journal was removed, as everybody has kept all of it; called in some thread."""
+        """The journal has been removed; told from any thread."""
 
     async def keep(self) -> None:
         """Keep what was made of all that was taken, so that no journal is needed for it any more.
@@ -67,6 +69,7 @@ class Journals:
     ) -> None:
         self._directory = directory
         self._readings = [*map(_Reading, takers), *(_Reading(taker, wanted) for taker, wanted in sometimes)]
+        self._stuck: dict[str, str] = {}
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -77,9 +80,9 @@ class Journals:
     @property
     def trouble(self) -> str:
         """Who has to wait, and why, in words for people; empty if nobody does."""
-        return "; ".join(
-            f"{reading.name} lacks something: {reading.trouble}" for reading in self._readings if reading.trouble
-        )
+        waiting = [f"{reading.name} has to wait: {reading.trouble}" for reading in self._readings if reading.trouble]
+        bad = {name: why for reading in self._readings for name, why in reading.bad.items()} | self._stuck
+        return "; ".join([*waiting, *(f"the journal {name} is left as it is: {why}" for name, why in bad.items())])
 
     async def settle(self) -> None:
         """Take and keep all that has been written up to now."""
@@ -105,21 +108,38 @@ class Journals:
 
     def _clean(self, names: Sequence[str]) -> None:
         """Remove what nobody needs any more."""
-        readings = [reading for reading in self._readings if reading.wanted()]
+        stuck: dict[str, str] = {}
         for name in names:
-            if all(name in reading.done for reading in readings):
-                shutil.rmtree(self._directory / name, ignore_errors=True)
-                for reading in readings:
-                    reading.gone(name)
-                continue
-            finished = [reading.finished(name) for reading in readings]
-            for path in set.intersection(*finished) if finished else ():
-                path.unlink(missing_ok=True)
-                for reading in readings:
-                    reading.removed(name, path)
+            try:
+                self._clean_one(name)
+            except OSError as error:
+                stuck[name] = str(error)
+        self._stuck = stuck
         for hidden in self._directory.glob(".*"):  # of a process that was killed while it made its journal
-            if _is_abandoned(hidden):
-                shutil.rmtree(hidden, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                if time.time() - hidden.stat().st_mtime > _BEING_MADE_S and not _lives(hidden):
+                    shutil.rmtree(hidden)
+
+    def _clean_one(self, name: str) -> None:
+        readings = [reading for reading in self._readings if reading.wanted()]
+        if all(name in reading.done for reading in readings):
+            self._remove(name)
+            return
+        finished = [reading.finished(name) for reading in readings]
+        unlinked = set.intersection(*finished) if finished else set()
+        for path in unlinked:
+            path.unlink(missing_ok=True)
+        for reading in self._readings:
+            reading.drop(name, unlinked)
+
+    def _remove(self, name: str) -> None:
+        """Out of sight first: what is left of it when control is killed meanwhile must not be taken for a journal."""
+        hidden = self._directory / f".{name}"
+        with contextlib.suppress(FileNotFoundError):  # somebody else was faster
+            (self._directory / name).rename(hidden)
+        for reading in self._readings:
+            reading.gone(name)
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 class _Reading:
@@ -130,8 +150,8 @@ class _Reading:
         self._taker = taker
         self._followers: dict[str, Follower] = {}
         self._owed = False
-        self._waits = ""
-        self._unread: dict[str, str] = {}  # journals that cannot be read, and why
+        self.trouble = ""
+        self.bad: dict[str, str] = {}
         self.done: set[str] = set()
 
     @property
@@ -139,25 +159,23 @@ class _Reading:
         """Whose it is."""
         return self._taker.name
 
-    @property
-    def trouble(self) -> str:
-        """Why it has to wait, or cannot read all, in words for people; empty if nothing is wrong."""
-        return self._waits or next((f"journal {name}: {why}" for name, why in self._unread.items()), "")
-
-    def gone(self, name: str) -> None:
-        """A journal was removed."""
-        self._taker.gone(name)
-
-    def removed(self, name: str, path: Path) -> None:
-        """One file of a journal was removed."""
-        known = self._followers.get(name)
-        if known is not None and path in known.finished:
-            known.finished.remove(path)
-
     def finished(self, name: str) -> set[Path]:
         """The files of a journal that it does not need any more."""
         known = self._followers.get(name)
         return set(known.finished) if known is not None and not self._owed else set()
+
+    def drop(self, name: str, unlinked: Iterable[Path]) -> None:
+        """These files are gone."""
+        known = self._followers.get(name)
+        if known is None:
+            return
+        for path in unlinked:
+            with contextlib.suppress(ValueError):
+                known.finished.remove(path)
+
+    def gone(self, name: str) -> None:
+        """All of a journal is gone."""
+        self._taker.gone(name)
 
     async def step(self, names: Sequence[str], directory: Path) -> bool:
         """Take what is new; whether there was anything."""
@@ -166,21 +184,29 @@ class _Reading:
             self._followers.clear()
             return False
         self.done.intersection_update(names)
-        found = False
-        for name in names:
-            if name in self.done:
-                continue
-            try:
-                found = await self._read(name, directory / name) or found
-            except Exception as error:  # noqa: BLE001 - the others must be read, whatever is wrong with this one
-                self._note_unread(name, str(error) or type(error).__name__)
-            else:
-                missing = "" if (directory / name / LOCK).exists() or name in self.done else "its lock is missing"
-                self._note_unread(name, missing)
-        return found
+        self.bad = {name: why for name, why in self.bad.items() if name in names}
+        found = [await self._look(name, directory / name) for name in names if name not in self.done]
+        return any(found)
 
-    async def _read(self, name: str, directory: Path) -> bool:
-        """Take what is new of one journal; whether there was anything."""
+    async def _look(self, name: str, directory: Path) -> bool:
+        """Take what is new in one journal: whatever is wrong with it, the others go on."""
+        try:
+            entries, ended = await self._take(name, directory)
+        except Exception as error:  # noqa: BLE001 - the fleet must not depend on its records
+            self._note_bad(name, str(error) or type(error).__name__)
+            return False
+        self.bad.pop(name, None)
+        if entries or ended:
+            await self._keep()
+        if ended:
+            self.done.add(name)
+            del self._followers[name]
+        return entries
+
+    async def _take(self, name: str, directory: Path) -> tuple[bool, bool]:
+        """Whether there was anything, and whether that was all there will be."""
+        if not (directory / LOCK).exists():
+            raise FileNotFoundError(_NO_LOCK)
         follower = self._followers.setdefault(name, Follower(directory))
         entries = await asyncio.to_thread(follower.read)
         self._tell(follower)
@@ -188,20 +214,12 @@ class _Reading:
             self._taker.take(name, entries)
         if follower.ended:
             self._taker.end(name)
-        if entries or follower.ended:
-            await self._keep()
-        if follower.ended:
-            self.done.add(name)
-            del self._followers[name]
-        return bool(entries)
+        return bool(entries), follower.ended
 
-    def _note_unread(self, name: str, why: str) -> None:
-        if why and self._unread.get(name) != why:
-            _log.error("a journal cannot be read", taker=self._taker.name, journal=name, why=why)
-        if why:
-            self._unread[name] = why
-        else:
-            self._unread.pop(name, None)
+    def _note_bad(self, name: str, why: str) -> None:
+        if self.bad.get(name) != why:
+            _log.error("a journal cannot be read, and is left as it is", taker=self._taker.name, journal=name, why=why)
+        self.bad[name] = why
 
     async def _keep(self) -> None:
         """Until it works: nothing more is read before."""
@@ -217,11 +235,11 @@ class _Reading:
                 self._owed = False
 
     def _note(self, trouble: str) -> None:
-        if trouble and not self._waits:
+        if trouble and not self.trouble:
             _log.warning("journals have to wait", taker=self._taker.name, why=trouble)
-        elif self._waits and not trouble:
+        elif self.trouble and not trouble:
             _log.info("journals go on", taker=self._taker.name)
-        self._waits = trouble
+        self.trouble = trouble
 
     def _tell(self, follower: Follower) -> None:
         for words in follower.damages:
@@ -229,12 +247,9 @@ class _Reading:
         follower.damages.clear()
 
 
-def _is_abandoned(hidden: Path) -> bool:
-    try:
-        old = time.time() - hidden.stat().st_mtime > _ABANDONED_S
-    except FileNotFoundError:  # it has got its name just now
-        return False
-    return old and not ((hidden / LOCK).exists() and is_held(hidden))
+def _lives(hidden: Path) -> bool:
+    """Whether a process still makes its journal; one that has come no further than this has no lock."""
+    return (hidden / LOCK).exists() and is_held(hidden)
 
 
 def _names(directory: Path) -> list[str]:

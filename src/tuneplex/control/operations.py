@@ -95,6 +95,7 @@ class Operation(msgspec.Struct, frozen=True):
         errors: Statuses of the failures that belong to it.
         query: The parameters that it knows.
         media: The answer's media type.
+        tells: What the audit log is told of a call and its answer (None if it failed) besides path and query.
     """
 
     method: str
@@ -108,10 +109,11 @@ class Operation(msgspec.Struct, frozen=True):
     errors: tuple[int, ...] = ()
     query: tuple[Query, ...] = ()
     media: str = JSON
+    tells: Callable[[Call, Any], dict[str, str]] | None = None
 
 
-Noted = Callable[[Operation, Call, int, Any], None]
-"""Called with each call of an operation when it is over, with its status, and with its answer if it was done."""
+Noted = Callable[[Operation, Call, int, Any], Awaitable[None]]
+"""Called with each call of an operation when it is over, and with its status and answer; None if it failed."""
 
 
 def routes(operations: Iterable[Operation], noted: Noted | None = None) -> list[Route]:
@@ -123,7 +125,7 @@ def routes(operations: Iterable[Operation], noted: Noted | None = None) -> list[
     return [Route(path, _endpoint(methods, told), methods=list(methods)) for path, methods in by_path.items()]
 
 
-def _not_noted(*_: object) -> None:
+async def _not_noted(*_: object) -> None:
     """Nobody wants to know."""
 
 
@@ -134,9 +136,9 @@ def _endpoint(methods: Mapping[str, Operation], noted: Noted) -> Callable[[Reque
         try:
             answer = await operation.run(call)
         except Exception as error:
-            noted(operation, call, _status_of(error), None)
+            await noted(operation, call, _status_of(error), None)
             raise
-        noted(operation, call, operation.status, answer)
+        await noted(operation, call, operation.status, answer)
         return _response(operation, answer)
 
     return endpoint

@@ -17,6 +17,8 @@ from tuneplex.journal import Finished
 
 __all__ = ["Recording"]
 
+_AT_ONCE = 1000  # changes of tenants and keys have to wait for it
+
 
 class Recording:
     """Keeps both for a fleet.
@@ -54,4 +56,8 @@ class Recording:
 
     async def _keep(self, finished: Sequence[Finished]) -> None:
         fleet = self._controller.spec.name
+        for start in range(0, len(finished), _AT_ONCE):
+            await self._keep_some(fleet, finished[start : start + _AT_ONCE])
+
+    async def _keep_some(self, fleet: str, finished: Sequence[Finished]) -> None:
         await self._registry.read(lambda store: store.keep_requests(fleet, finished))

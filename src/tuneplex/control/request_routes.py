@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tuneplex.control.operations import Call, Operation, Query
-from tuneplex.control.registry import Registry
+from tuneplex.control.usage_routes import Asks
 from tuneplex.errors import BadRequest
 from tuneplex.journal import Finished
 
 __all__ = ["request_operations"]
 
 
-def request_operations(registry: Registry, fleet: Callable[[], str]) -> tuple[Operation, ...]:
+def request_operations(asks: Asks, fleet: Callable[[], str]) -> tuple[Operation, ...]:
     """All operations on requests that are over.
 
     Args:
-        registry: Has the store.
+        asks: The store.
         fleet: The fleet's name.
     """
 
@@ -24,7 +24,7 @@ def request_operations(registry: Registry, fleet: Callable[[], str]) -> tuple[Op
         request_id, name = call.query.get("request_id", ""), fleet()
         if not request_id:
             raise BadRequest("`request_id` is needed", param="request_id")
-        return tuple(await registry.read(lambda store: store.requests(name, request_id)))
+        return tuple(await asks.read(lambda store: store.requests(name, request_id)))
 
     queries = (Query("request_id", "As in `x-request-id`; clients may choose it, so several can have the same."),)
     return (

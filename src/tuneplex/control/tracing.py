@@ -89,7 +89,8 @@ class Tracing:
             self._note(one, told)
 
     def gone(self, journal: str) -> None:
-        """It was removed."""
+        """The journal has been removed."""
+        del journal
 
     async def keep(self) -> None:
         """Nothing: what a collector does not get is lost, and no journal grows for it."""

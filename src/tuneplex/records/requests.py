@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tuneplex.journal import Finished, Tried
-from tuneplex.records.tables import requests, usage_days
+from tuneplex.records.tables import added_up, requests, usage_days
 
 __all__ = [
     "DAY_S",
@@ -24,23 +26,28 @@ __all__ = [
 ]
 
 DAY_S = 86400
-_DAYS_IN_JOURNALS = 1  # their files are turned each hour, and go when the store has what is in them
-_MOST = 2**40  # tokens of one request, see `engines.usage`; sums of them must fit, too
-_LATEST_S = 2.0**33
 MOST_FOUND = 100  # of one id: a client may give the same to all that it asks
 _BATCH = 500
+_DAYS_IN_JOURNALS = 1  # their files are turned each hour, and go when the store has what is in them
 _EXPIRED_AT_ONCE = 1000
 _READ_AT_ONCE = 1000
+_MOST = 2**40  # tokens of one request: more is an engine's mistake, and must not keep sums from being made
+_MOST_COUNT = 2**31 - 1
+_LAST_S = 253_402_300_799.0  # of the year 9999
 _NOT_KEPT = re.compile("[\0\ud800-\udfff]")  # what one of the databases would not take
 _SUMS = ("requests", "prompt", "cached", "completion")
 _GROUP = ("fleet", "day", "tenant", "key_id", "model", "version", "pool", "outcome", "estimated")
+_log = logging.getLogger(__name__)
 
 
 def keep_requests(connection: Connection, fleet: str, finished: Sequence[Finished]) -> None:
-    """Keep requests; those that are there already stay as they are."""
-    for start in range(0, len(finished), _BATCH):
-        rows = [_row(fleet, one) for one in finished[start : start + _BATCH]]
-        _insert_new(connection, requests, rows)
+    """Keep requests; those that are there already, or were and are added up, stay as they are."""
+    before = _added_up_before(connection, fleet)
+    rows = [row for row in (_row(fleet, one) for one in finished) if before is None or row["day"] >= before]
+    for start in range(0, len(rows), _BATCH):
+        _insert_new(connection, requests, rows[start : start + _BATCH])
+    if len(rows) < len(finished):
+        _log.info("%d requests of days that are added up were not kept (again)", len(finished) - len(rows))
 
 
 def find_requests(connection: Connection, fleet: str, request_id: str) -> list[Finished]:
@@ -80,22 +87,42 @@ def read_arrivals(connection: Connection, fleet: str, since: float, until: float
 def expire_requests(connection: Connection, fleet: str, before: int) -> int:
     """Add up some requests of the days before this one, and let go of them; how many they were, 0 if all are gone."""
     mine = requests.c.fleet == fleet
-    # What is older cannot be in a journal any more. Of requests that come again when their row is gone, nobody would
-    # know that they have been added up. A clock that jumps must not matter here, so days go by the store.
+    # What a journal may still have stays: a clock that jumps must not matter here, so days go by the store.
     newest = connection.scalar(select(func.max(requests.c.day)).where(mine)) or 0
-    old = select(requests.c.id).where(mine, requests.c.day < min(before, newest - _DAYS_IN_JOURNALS))
-    found = connection.scalars(old.order_by(requests.c.day).limit(_EXPIRED_AT_ONCE)).all()
-    those = requests.c.id.in_(found)
-    sums = [func.sum(requests.c.count), *(func.sum(requests.c[name]) for name in _SUMS[1:])]
-    keys = [requests.c[name] for name in _GROUP]
-    for row in connection.execute(select(*keys, *sums).where(those).group_by(*keys)).all():
-        _add(connection, dict(zip((*_GROUP, *_SUMS), row, strict=True)))
-    connection.execute(delete(requests).where(those))
+    old = select(requests.c.id, requests.c.day).where(mine, requests.c.day < min(before, newest - _DAYS_IN_JOURNALS))
+    found = connection.execute(old.order_by(requests.c.day).limit(_EXPIRED_AT_ONCE)).all()
+    if not found:
+        return 0
+    _set_added_up(connection, fleet, found[-1].day + 1)
+    _add_up(connection, requests.c.id.in_([row.id for row in found]))
     return len(found)
 
 
+def _added_up_before(connection: Connection, fleet: str) -> int | None:
+    found: int | None = connection.scalar(select(added_up.c.before_day).where(added_up.c.fleet == fleet))
+    return found
+
+
+def _set_added_up(connection: Connection, fleet: str, day: int) -> None:
+    """Not further than what is added up: a clock that was wrong once must not keep out what comes later."""
+    before = _added_up_before(connection, fleet)
+    if before is None:
+        connection.execute(insert(added_up), {"fleet": fleet, "before_day": day})
+    elif day > before:
+        connection.execute(update(added_up).where(added_up.c.fleet == fleet).values(before_day=day))
+
+
+def _add_up(connection: Connection, mine: ColumnElement[bool]) -> None:
+    """Add up requests by the day, and let go of them."""
+    sums = [func.sum(requests.c.count), *(func.sum(requests.c[name]) for name in _SUMS[1:])]
+    keys = [requests.c[name] for name in _GROUP]
+    for row in connection.execute(select(*keys, *sums).where(mine).group_by(*keys)).all():
+        _add(connection, dict(zip((*_GROUP, *_SUMS), row, strict=True)))
+    connection.execute(delete(requests).where(mine))
+
+
 def _add(connection: Connection, row: dict[str, Any]) -> None:
-    """Add to a day: a crashed gateway's requests can be found after it was added up."""
+    """Add to a day: it is added up in steps."""
     row = {name: int(value) if name in _SUMS else value for name, value in row.items()}
     same = [usage_days.c[name] == row[name] for name in _GROUP]
     more = {name: usage_days.c[name] + row[name] for name in _SUMS}
@@ -109,15 +136,15 @@ def _insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]]
 
 
 def _row(fleet: str, one: Finished) -> dict[str, Any]:
-    """Written out: it runs for every request."""
-    first = one.first_token_s
+    """Written out: it runs for every request. Whatever was in the journal, no database refuses it."""
+    first, closed = one.first_token_s, _time(one.closed)
     return {
         "id": one.id,
         "fleet": fleet,
         "request_id": one.request_id,
         "arrived": int(_time(one.arrived) * 1000),
-        "closed": int(_time(one.closed) * 1000),
-        "day": int(_time(one.closed) // DAY_S),
+        "closed": int(closed * 1000),
+        "day": int(closed // DAY_S),
         "tenant": one.tenant,
         "key_id": one.key_id,
         "model": one.model,
@@ -127,24 +154,37 @@ def _row(fleet: str, one: Finished) -> dict[str, Any]:
         "replica": one.replica,
         "outcome": one.outcome,
         "code": _kept(one.code),
-        "status": one.status,
+        "status": _number(one.status, _MOST_COUNT),
         "stream": one.stream,
         "estimated": one.estimated,
-        "prompt": min(one.prompt, _MOST),
-        "cached": min(one.cached, _MOST),
-        "completion": min(one.completion, _MOST),
+        "prompt": _number(one.prompt),
+        "cached": _number(one.cached),
+        "completion": _number(one.completion),
         "waited_ms": int(_time(one.waited_s) * 1000),
         "first_token_ms": None if first is None else int(_time(first) * 1000),
         "session": one.session,
         "trace": _kept(one.trace),
-        "count": one.count,
-        "attempts": one.attempts,
+        "count": _number(one.count, _MOST_COUNT),
+        "attempts": one.attempts if all(map(_is_finite, one.attempts)) else [_tried(each) for each in one.attempts],
     }
 
 
 def _time(seconds: float) -> float:
-    """One that the store can hold: no value must keep all others from being kept."""
-    return seconds if 0 <= seconds < _LATEST_S else 0.0
+    """Also of what is no number."""
+    return seconds if 0.0 <= seconds <= _LAST_S else _LAST_S if seconds > 0 else 0.0
+
+
+def _number(number: int, most: int = _MOST) -> int:
+    return number if 0 <= number <= most else most if number > 0 else 0
+
+
+def _is_finite(tried: Tried) -> bool:
+    return math.isfinite(tried.at + tried.took_s)
+
+
+def _tried(tried: Tried) -> Tried:
+    """With times that JSON can say."""
+    return msgspec.structs.replace(tried, at=_time(tried.at), took_s=_time(tried.took_s))
 
 
 def _kept(text: str) -> str:

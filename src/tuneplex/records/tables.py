@@ -27,6 +27,7 @@ from tuneplex.journal import Tried
 __all__ = [
     "REVISION_TABLE",
     "JsonText",
+    "added_up",
     "engine_counters",
     "keys",
     "meta",
@@ -199,6 +200,14 @@ usage_days = Table(
     _number("prompt"),
     _number("cached"),
     _number("completion"),
+)
+
+# Up to which day requests were added up, not included: one of an earlier day that comes again was counted already.
+added_up = Table(
+    "added_up",
+    metadata,
+    _text("fleet", key=True),
+    _number("before_day", Integer),
 )
 
 # What each start of an engine says that it has read and written, in tokens: when it was seen first, and last.

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.command_line import CommandLine
 from tests.support.otlp import Receiver, receiving
+from tuneplex.journal import Journal, Refused
 
 PATIENCE_S = 30.0
 
@@ -94,3 +95,13 @@ def test_it_is_all_told_when_the_fleet_has_ended(fleet: CommandLine) -> None:
     assert (second["outcome"], second["status"]) == ("rejected", 404)
     later = fleet.run("slo", "--window", "7d", "--target", "99.99")
     assert later.stdout.splitlines()[1].startswith("contacts ")
+
+
+def test_what_is_still_in_journals_is_told_too(fleet: CommandLine) -> None:
+    """`why` takes in what a gateway had left behind when the fleet ended."""
+    fleet.run("down")
+    (state,) = fleet.states.iterdir()
+    now, journal = time.time(), Journal(state / "journal", "left-behind")
+    journal.write(Refused(now, now, "late", "default", "", "base", "base", "chat", 429, "rate"))
+    journal.close()
+    assert "it was refused, with status 429" in fleet.run("why", "late").stdout

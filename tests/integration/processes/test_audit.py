@@ -90,7 +90,7 @@ def test_changes_are_in_the_log(make_fleet: MakeFleet) -> None:
         ("local", "createTenant", 201),
         ("local", "createTenant", 409),
     ]
-    assert [one["details"] for one in found] == [{"name": "acme"}] * 2
+    assert [one["details"] for one in found] == [{"tenant": "acme"}] * 2
 
 
 def test_the_log_can_be_checked_while_it_is_written(make_fleet: MakeFleet) -> None:

@@ -95,31 +95,46 @@ def test_usage_of_some(kept: Store) -> None:
 
 
 def test_days_stay_when_their_requests_are_gone(kept: Store) -> None:
-    """Requests that were let go stay added up, also when one of them is found late."""
+    """Requests that were let go stay added up, and when they come again, or late, that changes nothing."""
     kept.keep_requests(FLEET, [request(7, day=DAY + 2)])
     before = everything(kept, "day", "tenant", "outcome")
     assert kept.expire_requests(FLEET, DAY + 1) == 2
     assert everything(kept, "day", "tenant", "outcome") == before
     assert not kept.requests(FLEET, "req-1")
-    kept.keep_requests(FLEET, [request(9)])
-    assert kept.expire_requests(FLEET, DAY + 1) == 1
-    assert everything(kept, "day", "tenant")[0] == (DAY, "acme", 2, 200, 20, 0)
+    kept.keep_requests(FLEET, [request(1), request(2, tenant="zeta"), request(9)])
     assert kept.expire_requests(FLEET, DAY + 1) == 0
+    assert everything(kept, "day", "tenant", "outcome") == before
+    kept.keep_requests("another", [request(8)])
+    assert kept.requests("another", "req-8")
 
 
 def test_what_journals_may_still_have_stays(kept: Store) -> None:
-    """The newest days are not let go of, whatever a clock says: a journal that is read again must change nothing."""
+    """The newest days are not let go of, whatever a clock says, and those of the next days are kept."""
     before = everything(kept, "day", "tenant")
-    assert kept.expire_requests(FLEET, DAY + 1000) == 0
+    assert kept.expire_requests(FLEET, DAY * 2) == 0
     kept.keep_requests(FLEET, [request(1), request(3, day=DAY + 1)])
     assert everything(kept, "day", "tenant") == before
+    kept.keep_requests(FLEET, [request(9, day=DAY + 2)])
+    assert everything(kept)[0][0] == 4
 
 
-def test_no_value_keeps_others_from_being_kept(store: Store) -> None:
-    """Numbers that no database could hold are bounded, and times that are none are the beginning of time."""
-    odd = [request(1, prompt=2**70, completion=2**63), request(2, closed=float("nan"), arrived=float("inf"))]
-    store.keep_requests(FLEET, [*odd, request(3)])
-    assert [len(store.requests(FLEET, f"req-{number}")) for number in (1, 2, 3)] == [1, 1, 1]
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -1.0, 1e300])
+def test_odd_times_are_kept(kept: Store, odd: float) -> None:
+    """No time that a journal holds keeps others from being kept, or from being read."""
+    tried = [Tried("default-0", "default-0/1", "default", odd, "complete", odd)]
+    bad = request(7, arrived=odd, closed=odd, waited_s=odd, first_token_s=odd, attempts=tried)
+    kept.keep_requests(FLEET, [bad, request(8)])
+    assert len(kept.requests(FLEET, "req-7")) == len(kept.requests(FLEET, "req-8")) == 1
+
+
+def test_odd_numbers_are_kept(kept: Store) -> None:
+    """No number of tokens keeps others from being kept, or from being added up."""
+    odd = [request(7 + at, prompt=2**63, cached=-1, completion=2**64, count=2**40, status=-5) for at in range(9)]
+    kept.keep_requests(FLEET, odd)
+    (before,) = everything(kept)
+    assert before[1] == 9 * 2**40 + 300
+    kept.expire_requests(FLEET, DAY + 1)
+    assert everything(kept) == [before]
 
 
 def test_what_engines_said_first_stays(store: Store) -> None:

@@ -66,3 +66,14 @@ def upgrade() -> None:
         *map(_big, ("since", "at", "first_prompt", "first_completion", "prompt", "completion")),
         sa.PrimaryKeyConstraint("fleet", "engine", name=op.f("pk_engine_counters")),
     )
+    _add_days()
+
+
+def _add_days() -> None:
+    """Up to which day requests were added up."""
+    op.create_table(
+        "added_up",
+        _text("fleet"),
+        sa.Column("before_day", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("fleet", name=op.f("pk_added_up")),
+    )
