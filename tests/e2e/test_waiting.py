@@ -41,7 +41,6 @@ def fleet(
     fleet.end()
 
 
-@pytest.mark.full
 def test_an_adapter_that_is_being_added(fleet: Fleet, versions: dict[str, AdapterVersion]) -> None:
     """From the moment that the fleet knows it, its requests wait until the engine has it, and are answered."""
     fleet.ready()
