@@ -15,7 +15,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 TINY = (
     "--only",
-    "direct,tuneplex,tuneplex-migrate,tuneplex-limits,tuneplex-waiting",
+    "direct,tuneplex,tuneplex-migrate,tuneplex-limits,tuneplex-waiting,tuneplex-records",
     "--rounds",
     "2",
     "--streams",
