@@ -45,7 +45,7 @@ def test_draining_resuming_and_restarting(cli: CommandLine) -> None:
 
 def test_waiting_has_an_end(cli: CommandLine) -> None:
     """A request that takes longer than the wait leaves exit code 1, and what is left is told."""
-    cli.write_fleet(env=", TUNEPLEX_FAKE_SCRIPT: '{\"between_chunks_s\": 0.1}'")
+    cli.write_fleet(env=", TUNEPLEX_FAKE_SCRIPT: '{\"between_chunks_s\": 0.5}'")
     assert cli.run("up", "--detach").returncode == 0
     asking = cli.start("ask", "tiny", "hello", "--max-tokens", "400")
     while not json.loads(cli.run("status", "--json").stdout)["replicas"][0]["outstanding"]:
