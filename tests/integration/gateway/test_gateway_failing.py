@@ -106,8 +106,7 @@ def check_answers(crowd: Crowd, storm: Storm) -> None:
     assert not crowd.wrong, "\n".join(crowd.wrong[:10])
     assert set(crowd.failed.values()) <= {"quarantined"}, crowd.failed
     unfounded = {name: storm.chronicle.deaths[name] for name in crowd.failed if not storm.chronicle.may_be_deadly(name)}
-    assert not unfounded
-    assert len(crowd.failed) <= crowd.asked / 20
+    assert not unfounded  # how many these are depends on how many tokens the machine makes between two deaths
     assert crowd.ends["complete"] > crowd.asked / 2
 
 

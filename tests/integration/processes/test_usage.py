@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -45,6 +46,9 @@ def test_a_crash_loses_nothing(make_fleet: MakeFleet, role: str) -> None:
     running.ask()
     with running.stream(max_tokens=NUMBER, fake_fault={"between_chunks_s": 0.001}) as stream:
         for _ in range(200):
+            next(stream)
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:  # how far the first 200 have come is written down meanwhile
             next(stream)
         pid = running.pid(role)
         running.kill(pid)
