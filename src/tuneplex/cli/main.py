@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from tuneplex.cli import adapters_app, past, traffic_app, usage_app
 from tuneplex.cli import options as use
-from tuneplex.cli import past, traffic_app, usage_app
 from tuneplex.cli.failures import FAILED, INTERRUPTED, Failure, failure
 from tuneplex.errors import TuneplexError
 
@@ -38,6 +38,7 @@ def build(*, decorated: bool) -> typer.Typer:
         for verb, function in commands.items():
             group.command(verb)(function)
         app.add_typer(group, name=name)
+    adapters_app.add(app, look)
     usage_app.add(app, look)
     traffic_app.add(app, look)
     return app
@@ -71,7 +72,6 @@ def _groups() -> tuple[tuple[str, str, _Commands], ...]:
     }
     audit: _Commands = {"verify": audit_verify, "head": audit_head, "export": audit_export}
     return (
-        ("adapters", "The fleet's fine-tunes.", {"list": adapters_list}),
         ("config", "The fleet file and its defaults.", {"show": config_show}),
         ("engine", "The engine's own environment.", {"install": engine_install}),
         ("replicas", "The fleet's engines, one at a time.", replicas),
@@ -307,17 +307,6 @@ def restart(
 
     state = locate.running_fleet(state_dir, fleet)
     return command.restart(state, part, timeout=timeout, drain=drain, as_json=json)
-
-
-def adapters_list(*, json: use.Json = False, fleet: use.FleetName = None, state_dir: use.StateDir = None) -> int:
-    """List the adapters of a running fleet, with where they are loaded.
-
-    Example: tuneplex adapters list --json
-    """
-    from tuneplex.cli import locate
-    from tuneplex.cli import status as command
-
-    return command.show_adapters(locate.running_fleet(state_dir, fleet), as_json=json)
 
 
 def config_show(fleet: use.Fleet = _FLEET, *, json: use.Json = False) -> int:
