@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from tuneplex.adapters.digest import digest
+from tuneplex.adapters.gate import Report, Verdict, inspect
 from tuneplex.adapters.progress import Progress, SilentProgress
 from tuneplex.adapters.sources import fetch_adapter, fetch_base
 from tuneplex.adapters.versions import make_version
 
-__all__ = ["Progress", "SilentProgress", "digest", "fetch_adapter", "fetch_base", "make_version"]
+__all__ = [
+    "Progress",
+    "Report",
+    "SilentProgress",
+    "Verdict",
+    "digest",
+    "fetch_adapter",
+    "fetch_base",
+    "inspect",
+    "make_version",
+]

@@ -16,6 +16,7 @@ _NAMES = (
     "adapter_model.safetensors",
     "added_tokens.json",
     "chat_template.jinja",
+    "generation_config.json",
     "merges.txt",
     "new_embeddings.safetensors",
     "special_tokens_map.json",

@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 
 from tuneplex.adapters.digest import digest, files_that_matter
+from tuneplex.adapters.gate import Finding, Verdict, files, inspect, renames
 from tuneplex.adapters.locks import exclusive
+from tuneplex.adapters.renaming import rename_tensors
 from tuneplex.errors import SourceError
-from tuneplex.shapes import BaseShape, check_fit, read_adapter
+from tuneplex.shapes import ADAPTER_WEIGHTS, BaseShape
 from tuneplex.types import AdapterVersion
 
 __all__ = ["make_version"]
@@ -18,7 +20,7 @@ __all__ = ["make_version"]
 def make_version(
     name: str, source: str, directory: Path, *, base: BaseShape | None = None, cache: Path | None = None
 ) -> AdapterVersion:
-    """Check an adapter, and name its content by its digest.
+    """Let an adapter through the gate, and name its content by its digest.
 
     Args:
         name: What clients call it.
@@ -26,7 +28,7 @@ def make_version(
         directory: From `fetch_adapter`.
         base: Refuse the adapter if it cannot belong to this model; None does not look.
         cache: Where a copy is kept, so that somebody who trains into `directory` again does not change what a
-            running fleet serves; None serves from `directory` itself.
+            running fleet serves, and with names that the engine understands; None serves from `directory` itself.
 
     Returns:
         The version, in no pool yet; `fleetfile.resolve` chooses one.
@@ -34,30 +36,42 @@ def make_version(
     Raises:
         SourceError: The adapter cannot be served, or not be copied.
     """
+    for finding in files(directory):
+        _check(name, finding)
     found = digest(directory)
     if cache is not None:
-        directory, found = _kept(directory, found, cache / "adapters")
-    shape = read_adapter(directory)
-    if base is not None:
-        check_fit(name, shape, base)
-    return AdapterVersion(name=name, digest=found, path=str(directory), rank=shape.rank, pool="", source=source)
+        directory, found = _kept(directory, found, cache / "adapters", base)
+    report = inspect(directory, base)
+    for finding in report.findings:
+        _check(name, finding)
+    if report.renames:
+        old, new = next(iter(report.renames.items()))
+        hint = "save it with save_pretrained of PEFT; only engines that run here get a copy with other names"
+        raise SourceError(f"adapter {name}: {old} should be called {new}", hint=hint)
+    return AdapterVersion(name=name, digest=found, path=str(directory), rank=report.facts.rank, pool="", source=source)
 
 
-def _kept(directory: Path, expected: str, store: Path) -> tuple[Path, str]:
+def _check(name: str, finding: Finding) -> None:
+    if finding.verdict is Verdict.REFUSED:
+        raise SourceError(f"adapter {name}: {finding.detail}", hint=finding.way_out)
+
+
+def _kept(directory: Path, expected: str, store: Path, base: BaseShape | None) -> tuple[Path, str]:
     """The copy with this content; a new one appears by a rename, so nobody ever sees half of it."""
     target = store / expected
-    if target.is_dir():
+    if target.is_dir() and not renames(target, base):
         return target, expected
     try:
         store.mkdir(parents=True, exist_ok=True)
         with exclusive(store / ".lock", lambda: None):
-            return (target, expected) if target.is_dir() else _copied(directory, store)
+            there = target.is_dir() and not renames(target, base)
+            return (target, expected) if there else _copied(directory, store, base)
     except OSError as error:
         hint = f"copies are kept in {store}; make room there"
         raise SourceError(f"{directory}: cannot be copied: {error.strerror}", hint=hint) from None
 
 
-def _copied(directory: Path, store: Path) -> tuple[Path, str]:
+def _copied(directory: Path, store: Path, base: BaseShape | None) -> tuple[Path, str]:
     """Copy first and take the copy's digest: whatever changes in the meantime, name and content belong together."""
     part = store / ".part"  # whoever left one behind was killed: we hold the lock
     shutil.rmtree(part, ignore_errors=True)
@@ -65,6 +79,8 @@ def _copied(directory: Path, store: Path) -> tuple[Path, str]:
     try:
         for file in files_that_matter(directory):
             _copy(file, part / file.name)
+        if wanted := renames(part, base):
+            rename_tensors(part / ADAPTER_WEIGHTS, wanted)
         found = digest(part)
         target = store / found
         if not target.is_dir():

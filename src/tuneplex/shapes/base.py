@@ -9,6 +9,7 @@ import msgspec
 from tuneplex.errors import SourceError
 from tuneplex.shapes.jsonfile import read_json
 from tuneplex.shapes.safetensors import Tensor, read_header
+from tuneplex.shapes.speech import Speech, read_speech
 
 __all__ = ["BASE_CONFIG", "BASE_INDEX", "BaseShape", "read_base"]
 
@@ -32,6 +33,8 @@ class BaseShape(msgspec.Struct, frozen=True):
         size: Bytes of weights.
         tensors: By name.
         quantized: Its weights are packed, so their shapes do not tell what the modules compute.
+        nested: It is for more than text: its modules may have other names in its class than in its files.
+        speech: How prompts are written for it.
     """
 
     architecture: str
@@ -44,6 +47,8 @@ class BaseShape(msgspec.Struct, frozen=True):
     size: int
     tensors: dict[str, Tensor]
     quantized: bool = False
+    nested: bool = False
+    speech: Speech = Speech()
 
 
 class _Text(msgspec.Struct, frozen=True):
@@ -101,6 +106,8 @@ def _read(path: Path) -> BaseShape:
         size=sum(tensor.size for tensor in tensors.values()),
         tensors=tensors,
         quantized=config.quantization_config is not None,
+        nested=config.text_config is not None,
+        speech=read_speech(path),
     )
 
 
