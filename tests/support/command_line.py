@@ -37,7 +37,8 @@ def write_base(directory: Path) -> Path:
 
 def write_adapter(directory: Path, rank: int = 8) -> Path:
     """An adapter for that base."""
-    config = {"peft_type": "LORA", "r": rank, "target_modules": ["q_proj"], "base_model_name_or_path": directory.name}
+    config: dict[str, object] = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ["q_proj"]}
+    config |= {"base_model_name_or_path": directory.name}
     directory.mkdir(parents=True)
     (directory / "adapter_config.json").write_text(json.dumps(config))
     module = "base_model.model.model.layers.0.self_attn.q_proj"

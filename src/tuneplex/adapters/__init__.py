@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tuneplex.adapters.digest import digest
-from tuneplex.adapters.gate import Report, Verdict, inspect
+from tuneplex.adapters.gate import Finding, Report, Verdict, inspect
 from tuneplex.adapters.progress import Progress, SilentProgress
 from tuneplex.adapters.sources import fetch_adapter, fetch_base
 from tuneplex.adapters.versions import make_version
 
 __all__ = [
+    "Finding",
     "Progress",
     "Report",
     "SilentProgress",
