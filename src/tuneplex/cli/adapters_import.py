@@ -85,8 +85,7 @@ def run(wish: Wish) -> int:
     terminal = Terminal.standard()
     line, notes = _sources(wish)
     with shown(terminal) as progress:
-        base = wish.base or _source(line.model)
-        beside = against(base, progress) if base and _is_here(base) else Against(source=base)
+        beside = _beside(wish.base or _source(line.model), progress)
         found = []
         progress.step(f"checking {len(line.modules)} adapters")
         for at, module in enumerate(line.modules):
@@ -95,7 +94,7 @@ def run(wish: Wish) -> int:
     if not any(one.taken for one in found):
         why = found[0].why if found else "there are none"
         raise UserError(f"no adapter can be served; the first one: {why}", hint="`tuneplex adapters check` tells more")
-    base = base or _recorded(found)
+    base = beside.source or _recorded(found)
     found = _named(Path(wish.words[0]), found, base) if _is_tree(wish) else found
     draft = _draft(wish, line, base, found)
     text = compose(draft)
@@ -141,9 +140,18 @@ def _source(text: str) -> str:
     return f"hf:{text}" if text and not path.exists() and is_hub_name(text) else text
 
 
-def _is_here(base: str) -> bool:
-    """Whether looking at the base fetches nothing; `tuneplex up` looks at any."""
-    return not base.startswith("hf:")
+def _beside(base: str, progress: Progress) -> Against:
+    """What adapters are held against. A base on the hub is not fetched for this; `tuneplex up` looks at any.
+
+    Raises:
+        UserError: It is no base.
+    """
+    if not base.startswith("hf:"):
+        return against(base, progress) if base else Against()
+    try:
+        return Against(source=base, name=parse_source(base).model_name)
+    except ValueError as error:
+        raise UserError(f"{base}: {error}") from None
 
 
 def _judged(module: Module, beside: Against, progress: Progress) -> _Candidate:
