@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does; see `app.judging`
 
 Shapes = Mapping[str, tuple[int, ...]]
 
