@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
@@ -10,10 +9,10 @@ import msgspec
 
 __all__ = ["Draft", "DraftAdapter", "DraftPool", "compose"]
 
-# Text that YAML reads as itself, without quotes; all else is written as JSON writes it, which YAML reads too.
+# Text that YAML reads as itself, without quotes; all else is quoted.
 _PLAIN = re.compile(r"(?:[A-Za-z_/~]|\./|\.\./)[A-Za-z0-9._/@+-]*(?::[A-Za-z0-9._/@+-]+)*")
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "~"})
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f]+")
+_QUOTED = frozenset('"\\')
 
 
 class DraftAdapter(msgspec.Struct, frozen=True):
@@ -88,11 +87,17 @@ def _aligned(lines: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def _comment(text: str) -> str:
-    return _UNSAFE.sub(" ", text)
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _scalar(value: int | str) -> str:
     if isinstance(value, int):
         return str(value)
     plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
-    return value if plain else json.dumps(value, ensure_ascii=False)
+    return value if plain else f'"{"".join(map(_escaped, value))}"'
+
+
+def _escaped(char: str) -> str:
+    if char in _QUOTED:
+        return f"\\{char}"
+    return char if char.isprintable() else f"\\U{ord(char):08x}"
