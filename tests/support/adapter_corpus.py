@@ -465,6 +465,20 @@ _REFUSED = (
         "tensors",
         "image models",
     ),
+    Case(
+        "layers by another name",
+        lambda: plain().rename(lambda name: name.replace("model.layers", "model.blocks")),
+        "refused",
+        "base",
+        "no module model.blocks.0",
+    ),
+    Case(
+        "the decoder of two",
+        lambda: plain(prefix=f"{PREFIX}model.decoder."),
+        "refused",
+        "base",
+        "no module model.decoder.layers.0",
+    ),
     Case("a larger model", lambda: plain(layers=(0, 1, 2)), "refused", "base", "no module model.layers.2"),
     Case(
         "modules of another architecture",

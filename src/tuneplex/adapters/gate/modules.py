@@ -51,11 +51,23 @@ def fit(config: Config, names: Names, pairs: tuple[Pair, ...], base: BaseShape |
     if base is None:
         return Fit(_renamed(pairs, {}), tuple(_about_names(pairs, {}, None)))
     shapes = _shapes(base.tensors)
-    found = {pair.module: _found(pair.module, shapes) for pair in pairs}
+    known = _Names(shapes)
+    found = {pair.module: _found(pair.module, known, nested=base.nested) for pair in pairs}
     paths = {} if base.nested else {module: name for module, name in found.items() if name and name != module}
     wrong = next(_wrong(config, pairs, base, shapes, found), None)
     findings = (wrong,) if wrong else (_fits(pairs, base, found), *_incomplete(config, pairs, base, shapes))
     return Fit(_renamed(pairs, paths), (*findings, *_about_names(pairs, paths, config), *_frozen(names, base)))
+
+
+class _Names:
+    """The base's modules, also by their names from the layer on."""
+
+    def __init__(self, shapes: _Shapes) -> None:
+        self.shapes = shapes
+        self.by_tail: defaultdict[str, list[str]] = defaultdict(list)
+        for name in shapes:
+            if tail := _tail(name):
+                self.by_tail[tail].append(name)
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> _Shapes:
@@ -66,18 +78,26 @@ def _shapes(tensors: Mapping[str, Tensor]) -> _Shapes:
     return shapes
 
 
-def _found(module: str, shapes: _Shapes) -> str | None:
-    """The base's module of this name; else the only one whose name ends like it from its layer on."""
-    if module in shapes:
+def _found(module: str, names: _Names, *, nested: bool) -> str | None:
+    """The base's module of this name; else the only one that it can be.
+
+    That is one with more before the whole name, or with less: the adapter was trained on a part of the class that is
+    served, or on a class around it. Where class and files name modules differently, what counts is the name from the
+    layer on.
+    """
+    if module in names.shapes:
         return module
-    tail = _tail(module)
-    alike = [name for name in shapes if _tail(name) == tail] if tail else []
+    alike = [name for name in names.by_tail.get(_tail(module), ()) if nested or _within(module, name)]
     return alike[0] if len(alike) == 1 else None
+
+
+def _within(one: str, other: str) -> bool:
+    return one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
 def _tail(module: str) -> str:
     match = _LAYER.search(module)
-    return f"{match[1]}.{match[2]}" if match else ""
+    return match[0].removeprefix(".") if match else ""
 
 
 def _wrong(
