@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["CASES", "Case", "Recipe", "write_tiny_base"]
+__all__ = ["CASES", "Case", "Recipe", "encoded", "write_tiny_base"]
 
 LAYERS, HIDDEN, VALUE, INNER, VOCABULARY = 2, 16, 8, 32, 40
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"

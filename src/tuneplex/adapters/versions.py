@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from tuneplex.adapters.digest import digest, files_that_matter
-from tuneplex.adapters.gate import Finding, Verdict, files, inspect, renames
+from tuneplex.adapters.gate import Finding, Verdict, inspect, listed, renames
 from tuneplex.adapters.locks import exclusive
 from tuneplex.adapters.renaming import rename_tensors
 from tuneplex.errors import SourceError
@@ -36,7 +36,7 @@ def make_version(
     Raises:
         SourceError: The adapter cannot be served, or not be copied.
     """
-    for finding in files(directory):
+    for finding in listed(directory):
         _check(name, finding)
     found = digest(directory)
     if cache is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tuneplex.shapes.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, AdapterShape, read_adapter
 from tuneplex.shapes.base import BaseShape, read_base
-from tuneplex.shapes.fit import check_fit
 from tuneplex.shapes.jsonfile import read_json
 from tuneplex.shapes.safetensors import Tensor, read_header
 from tuneplex.shapes.speech import Speech, read_speech
@@ -16,7 +15,6 @@ __all__ = [
     "BaseShape",
     "Speech",
     "Tensor",
-    "check_fit",
     "read_adapter",
     "read_base",
     "read_header",

@@ -11,13 +11,13 @@ from tuneplex.errors import SourceError
 from tuneplex.shapes.jsonfile import read_json
 from tuneplex.shapes.safetensors import Tensor, read_header
 
-__all__ = ["ADAPTER_CONFIG", "ADAPTER_WEIGHTS", "LORA_A", "AdapterShape", "read_adapter"]
+__all__ = ["ADAPTER_CONFIG", "ADAPTER_WEIGHTS", "AdapterShape", "read_adapter"]
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PICKLED = ("adapter_model.bin", "adapter_model.pt")
 # The first of the two matrices of a module, as PEFT names it, with or without the adapter's own name.
-LORA_A = re.compile(r"\.lora_(?:embedding_)?A(?:\.[^.]+)?(?:\.weight)?$")
+_LORA_A = re.compile(r"\.lora_(?:embedding_)?A(?:\.[^.]+)?(?:\.weight)?$")
 
 
 class AdapterShape(msgspec.Struct, frozen=True):
@@ -125,7 +125,7 @@ def _weights(path: Path) -> Path:
 
 
 def _check_ranks(path: Path, config: _Config, tensors: dict[str, Tensor]) -> None:
-    found = {name: tensor.shape[0] for name, tensor in tensors.items() if tensor.shape and LORA_A.search(name)}
+    found = {name: tensor.shape[0] for name, tensor in tensors.items() if tensor.shape and _LORA_A.search(name)}
     if not found:
         raise SourceError(f"{path / ADAPTER_WEIGHTS}: holds no LoRA weights")
     for name, rank in found.items():

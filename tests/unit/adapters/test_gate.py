@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
-from tests.support.adapter_corpus import CASES, Case, Recipe, write_tiny_base
+from tests.support.adapter_corpus import CASES, Case, Recipe, encoded, write_tiny_base
 from tuneplex.adapters import Verdict, digest, inspect, make_version
 from tuneplex.errors import SourceError
 from tuneplex.shapes import BaseShape, read_adapter, read_base, read_header
@@ -159,3 +160,53 @@ def test_shallow_look_reads_headers_as_read_adapter_does(base: BaseShape, tmp_pa
         report = inspect(directory, base)
         if report.refusal is None:
             assert read_adapter(directory).rank == report.facts.rank, case.name
+
+
+@pytest.mark.parametrize(
+    "dtype, factors, rank",
+    [
+        ("F32", [10, 1, 0.5, 0], 2),
+        ("BF16", [10, 1, 0.5, 0], 2),
+        ("F16", [10, 0.5, 0.5, 0], 1),
+        ("F64", [1, 1, 1, 1], 4),
+        ("F64", [1e200, 1e200, 1, 1], 2),
+        ("F32", [0, 0, 0, 3], 1),
+    ],
+)
+def test_effective_rank(base: BaseShape, tmp_path: Path, dtype: str, factors: list[float], rank: int) -> None:
+    """The effective rank is how many of the largest singular values of B·A have 99 % of all their squares."""
+    recipe = Recipe.plain("q_proj", layers=(0,)).set(layers_to_transform=[0])
+    for letter, width, values in (("A", 16, [1.0] * 4), ("B", 4, factors)):
+        numbers = [0.0] * 64
+        for at, value in enumerate(values):
+            numbers[at * width + at] = value
+        name = recipe.first(letter)
+        recipe.tensors[name] = (dtype, (4, 16) if letter == "A" else (16, 4), encoded(dtype, numbers))
+    report = inspect(recipe.write(tmp_path / "a"), base, deep=True)
+    assert report.facts.effective_rank == rank
+
+
+def test_file_that_is_cut_while_it_is_read(base: BaseShape, tmp_path: Path) -> None:
+    """Somebody who trains into the directory meanwhile gets the adapter refused, and nobody killed."""
+    directory = Recipe.plain(rank=512).write(tmp_path / "a")
+
+    def cut(_done: int, _total: int) -> None:
+        with (directory / "adapter_model.safetensors").open("r+b") as file:
+            file.truncate(100)
+
+    report = inspect(directory, base, advance=cut)
+    assert report.refusal is not None
+    assert "changed while it was read" in report.refusal.detail
+    assert report.refusal.way_out == "try again"
+
+
+def test_every_kind_of_number(base: BaseShape, tmp_path: Path) -> None:
+    """NaN and infinity of either sign are found in each type, at any place; the largest finite numbers are not."""
+    largest = {"F64": 1.7976931348623157e308, "F32": 3.4028234663852886e38, "BF16": 3.3895313892515355e38, "F16": 65504}
+    for dtype, most in largest.items():
+        for value in (math.nan, -math.nan, math.inf, -math.inf):
+            name = f"{dtype}{value}{math.copysign(1, value)}"
+            directory = Recipe.plain(dtype=dtype).spoil("B", value, dtype).write(tmp_path / name)
+            assert inspect(directory, base).verdict is Verdict.REFUSED, name
+        directory = Recipe.plain(dtype=dtype).spoil("A", -most, dtype).write(tmp_path / dtype)
+        assert inspect(directory, base).verdict is Verdict.ACCEPTED, dtype

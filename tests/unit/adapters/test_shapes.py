@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuneplex.errors import SourceError
-from tuneplex.shapes import check_fit, read_adapter, read_base, read_header
+from tuneplex.shapes import read_adapter, read_base, read_header
 
 MakeAdapter = Callable[..., Path]
 PREFIX = "base_model.model.model.layers.0"
@@ -220,70 +220,3 @@ def test_base_that_is_none(base: Path, make_adapter: MakeAdapter, tmp_path: Path
     (base / "pytorch_model.bin").unlink()
     with pytest.raises(SourceError, match="there are no safetensors files"):
         read_base(base)
-
-
-def test_adapter_that_fits(base: Path, make_adapter: MakeAdapter) -> None:
-    """An adapter of this base passes."""
-    check_fit("a", read_adapter(make_adapter(layer=1)), read_base(base))
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (
-            {"hidden": 64},
-            "adapter a: model.layers.0.self_attn.q_proj is 64 x 64 in the adapter and 32 x 32 in the base",
-        ),
-        ({"layer": 2}, "adapter a: the base has no module model.layers.2.self_attn.q_proj"),
-    ],
-)
-def test_adapter_of_another_model(
-    base: Path, make_adapter: MakeAdapter, change: Mapping[str, int], message: str
-) -> None:
-    """An adapter whose layers or widths the base does not have is refused, with the model it came from."""
-    with pytest.raises(SourceError) as caught:
-        check_fit("a", read_adapter(make_adapter(**change)), read_base(base))
-    assert str(caught.value) == message
-    assert caught.value.hint == "it was trained on acme/tiny"
-
-
-def test_quantized_base(base: Path, make_adapter: MakeAdapter) -> None:
-    """Packed weights have other shapes; then only the modules' names are compared."""
-    rewrite(base / "config.json", quantization_config={"quant_method": "awq"})
-    check_fit("a", read_adapter(make_adapter(hidden=64)), read_base(base))
-    with pytest.raises(SourceError, match="the base has no module"):
-        check_fit("a", read_adapter(make_adapter(layer=5)), read_base(base))
-
-
-def test_head_that_is_tied(base: Path, make_adapter: MakeAdapter) -> None:
-    """A change of the head passes although the base stores it as its embedding only."""
-    adapter = make_adapter()
-    names = ("base_model.model.lm_head.lora_A.weight", "base_model.model.lm_head.lora_B.weight")
-    shapes = ((8, 32), (100, 8))
-    header, end = {}, 0
-    for name, shape in zip(names, shapes, strict=True):
-        begin, end = end, end + 4 * shape[0] * shape[1]
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
-    write_header(adapter / "adapter_model.safetensors", header, end)
-    check_fit("a", read_adapter(adapter), read_base(base))
-
-
-@pytest.mark.parametrize(
-    "first, second, message",
-    [((8, 32), None, "not a pair"), ((8, 32), (32,), "not a pair"), ((8, 32), (32, 4), "different ranks")],
-)
-def test_matrices_that_are_no_pair(
-    base: Path, make_adapter: MakeAdapter, first: tuple[int, ...], second: tuple[int, ...] | None, message: str
-) -> None:
-    """Two matrices whose product is no change of a module are refused."""
-    adapter = make_adapter()
-    header, end = {}, 0
-    for letter, shape in (("A", first), ("B", second)):
-        if shape is None:
-            continue
-        begin, end = end, end + 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        name = f"{PREFIX}.self_attn.q_proj.lora_{letter}.weight"
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
-    write_header(adapter / "adapter_model.safetensors", header, end)
-    with pytest.raises(SourceError, match=message):
-        check_fit("a", read_adapter(adapter), read_base(base))

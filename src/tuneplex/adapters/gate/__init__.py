@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tuneplex.adapters.gate.files import files
-from tuneplex.adapters.gate.inspection import inspect, renames
+from tuneplex.adapters.gate.inspection import inspect, listed, renames
 from tuneplex.adapters.gate.report import Facts, Finding, Report, Verdict
 
-__all__ = ["Facts", "Finding", "Report", "Verdict", "files", "inspect", "renames"]
+__all__ = ["Facts", "Finding", "Report", "Verdict", "inspect", "listed", "renames"]

@@ -20,7 +20,7 @@ from tuneplex.errors import SourceError
 from tuneplex.fleetfile.ranks import smallest_max_rank
 from tuneplex.shapes import ADAPTER_WEIGHTS, BaseShape, Tensor, read_header, read_speech
 
-__all__ = ["inspect", "renames"]
+__all__ = ["inspect", "listed", "renames"]
 
 # Kept here too, so that headers can be judged without NumPy.
 _DTYPES = frozenset({"F16", "BF16", "F32", "F64"})
@@ -47,17 +47,31 @@ def inspect(
     Returns:
         What was found. It never raises for what the adapter's files hold.
     """
-    found = list(files(directory))
+    found = list(listed(directory))
     if _refused(found):
         return Report(str(directory), tuple(found), Facts())
     try:
         config, unknown = read_config(directory)
         found += features(config, unknown)
         tensors = read_header(directory / ADAPTER_WEIGHTS)
+        return _judged(directory, config, tensors, found, _Wish(base, base_name, advance, deep=deep))
     except SourceError as error:
         detail = str(error).replace(f"{directory}/", "", 1)
         return Report(str(directory), (*found, Finding("readable", Verdict.REFUSED, detail, error.hint)), Facts())
-    return _judged(directory, config, tensors, found, _Wish(base, base_name, advance, deep=deep))
+    except OSError as error:
+        return Report(str(directory), (*found, _unreadable(error)), Facts())
+
+
+def listed(directory: Path) -> tuple[Finding, ...]:
+    """What the directory's listing tells; no file is opened."""
+    try:
+        return tuple(files(directory))
+    except OSError as error:
+        return (_unreadable(error),)
+
+
+def _unreadable(error: OSError) -> Finding:
+    return Finding("readable", Verdict.REFUSED, f"cannot be read: {error.strerror}", "mend its permissions")
 
 
 def renames(directory: Path, base: BaseShape | None) -> dict[str, str]:

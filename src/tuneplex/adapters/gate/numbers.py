@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tuneplex.adapters.gate.names import Half, Pair
+from tuneplex.errors import SourceError
 
 __all__ = ["Numbers", "look"]
 
@@ -47,22 +48,28 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 class _Weights:
-    """The tensors of one file, mapped and not read."""
+    """The tensors of one open file. It is read, not mapped: somebody may cut a file that they train into."""
 
-    def __init__(self, file: Path) -> None:
-        self._bytes = np.memmap(file, dtype=np.uint8, mode="r")
-        self._start = 8 + int.from_bytes(self._bytes[:8].tobytes(), "little")
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._start = 8 + int.from_bytes(file.read(8), "little")
 
-    def bits(self, half: Half) -> _Bits:
-        begin, end = half.tensor.data_offsets
+    def bits(self, half: Half, at: int = 0, count: int = -1) -> _Bits:
+        """Some of a matrix's numbers, by default all, as they lie in the file."""
         kind, _exponent = _KINDS[half.tensor.dtype]
-        # A copy of a few bytes where the header's length leaves the numbers on odd addresses.
-        return np.frombuffer(self._bytes[self._start + begin : self._start + end], dtype=kind)
+        begin, end = half.tensor.data_offsets
+        most = (end - begin) // kind.itemsize - at
+        wanted = most if count < 0 else min(count, most)
+        self._file.seek(self._start + begin + at * kind.itemsize)
+        data = self._file.read(wanted * kind.itemsize)
+        if len(data) < wanted * kind.itemsize:
+            raise SourceError(f"{half.key} is cut off: the file changed while it was read", hint="try again")
+        return np.frombuffer(data, dtype=kind)
 
     def chunks(self, half: Half) -> Iterator[_Bits]:
-        bits = self.bits(half)
-        for at in range(0, len(bits), _CHUNK):
-            yield bits[at : at + _CHUNK]
+        """The same, a piece at a time."""
+        for at in range(0, math.prod(half.tensor.shape), _CHUNK):
+            yield self.bits(half, at, _CHUNK)
 
 
 def look(file: Path, pairs: tuple[Pair, ...], advance: Callable[[int, int], None], *, deep: bool) -> Numbers:
@@ -73,8 +80,16 @@ def look(file: Path, pairs: tuple[Pair, ...], advance: Callable[[int, int], None
         pairs: Its modules, of floating types.
         advance: Told how many modules of how many were looked at.
         deep: Compute the effective rank too.
+
+    Raises:
+        SourceError: The file changed meanwhile.
+        OSError: It cannot be read.
     """
-    weights = _Weights(file)
+    with file.open("rb") as handle:
+        return _looked(_Weights(handle), pairs, advance, deep=deep)
+
+
+def _looked(weights: _Weights, pairs: tuple[Pair, ...], advance: Callable[[int, int], None], *, deep: bool) -> Numbers:
     still, effective = 0, 0
     for at, pair in enumerate(pairs):
         zero = False
@@ -117,19 +132,22 @@ def _effective_rank(weights: _Weights, pair: Pair) -> int:
 
 
 def _gram(weights: _Weights, half: Half, *, rows: bool) -> _Floats:
-    """A·Aᵀ of rows, or Bᵀ·B of columns."""
-    rank = half.tensor.shape[0 if rows else 1]
-    bits = weights.bits(half).reshape(half.tensor.shape)
-    total: _Floats = np.zeros((rank, rank))
-    step = max(1, _CHUNK // rank)
-    for at in range(0, half.tensor.shape[1 if rows else 0], step):
-        part = _floats(bits[:, at : at + step] if rows else bits[at : at + step], half.tensor.dtype)
-        total += part @ part.T if rows else part.T @ part
+    """A·Aᵀ of rows, or Bᵀ·B of columns; divided by its largest number, so that nothing overflows."""
+    shape = half.tensor.shape
+    bits = weights.bits(half).reshape(shape)
+    bits = bits if rows else bits.T
+    step = max(1, _CHUNK // len(bits))
+    largest, total = 0.0, np.zeros((len(bits), len(bits)))
+    for at in range(0, bits.shape[1], step):
+        largest = max(largest, float(np.abs(_floats(bits[:, at : at + step], half.tensor.dtype)).max()))
+    for at in range(0, bits.shape[1], step):
+        part = _floats(bits[:, at : at + step], half.tensor.dtype) / largest
+        total += part @ part.T
     return total
 
 
 def _floats(bits: _Bits, dtype: str) -> _Floats:
     if dtype == "BF16":
-        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+        bits, dtype = np.ascontiguousarray(bits).astype(np.uint32) << np.uint32(16), "F32"
     plain = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}[dtype]
     return np.ascontiguousarray(bits).view(plain).astype(np.float64)
