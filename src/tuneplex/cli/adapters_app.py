@@ -60,9 +60,10 @@ def listing(*, json: use.Json = False, fleet: use.FleetName = None, state_dir: u
 
 
 def check(sources: _Sources, *, base: _Base = None, json: use.Json = False) -> int:
-    """Tell whether adapters can be served, and all that would be left out of them.
+    """Tell whether adapters can be served.
 
-    Nothing is changed or started. The exit code is 1 when one is refused.
+    Says what an engine would leave out of them, and what to do about it. Nothing is changed or started. The exit code
+    is 1 when one is refused.
 
     Example: tuneplex adapters check adapters/contacts --base fleet.yaml
     """

@@ -105,6 +105,8 @@ def run(wish: Wish) -> int:
 
 def _sources(wish: Wish) -> tuple[Line, tuple[str, ...]]:
     """The adapters of a tree as if vLLM had been given them, or what a line of vLLM says."""
+    if len(wish.words) > 1 and Path(wish.words[0]).is_dir():
+        raise UserError(f"a directory needs no {wish.words[1]!r}", hint="see `tuneplex adapters import --help`")
     if not _is_tree(wish):
         return read_line(wish.words), ()
     root = Path(wish.words[0])

@@ -172,6 +172,7 @@ def test_import_of_modules_alone(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         (("nowhere",), "neither a directory nor a line of vLLM"),
         (("tiny",), "tiny holds no adapters"),
+        (("tiny", "--too", "x"), "a directory needs no '--too'"),
         (("--lora-modules", "a"), "should be NAME=PATH"),
         (("--lora-modules", '{"name": 1}'), "is not what it should be"),
         (("vllm serve tiny --max-loras 3",), "names no adapters"),
