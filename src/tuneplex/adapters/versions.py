@@ -11,14 +11,20 @@ from tuneplex.adapters.gate import Finding, Verdict, inspect, listed, renames
 from tuneplex.adapters.locks import exclusive
 from tuneplex.adapters.renaming import rename_tensors
 from tuneplex.errors import SourceError
-from tuneplex.shapes import ADAPTER_WEIGHTS, BaseShape
+from tuneplex.shapes import ADAPTER_WEIGHTS, BaseShape, read_adapter
 from tuneplex.types import AdapterVersion
 
 __all__ = ["make_version"]
 
 
 def make_version(
-    name: str, source: str, directory: Path, *, base: BaseShape | None = None, cache: Path | None = None
+    name: str,
+    source: str,
+    directory: Path,
+    *,
+    base: BaseShape | None = None,
+    cache: Path | None = None,
+    judged: bool = True,
 ) -> AdapterVersion:
     """Let an adapter through the gate, and name its content by its digest.
 
@@ -29,6 +35,7 @@ def make_version(
         base: Refuse the adapter if it cannot belong to this model; None does not look.
         cache: Where a copy is kept, so that somebody who trains into `directory` again does not change what a
             running fleet serves, and with names that the engine understands; None serves from `directory` itself.
+        judged: False only sees that it is an adapter: engines that are not vLLM know themselves what they serve.
 
     Returns:
         The version, in no pool yet; `fleetfile.resolve` chooses one.
@@ -36,6 +43,9 @@ def make_version(
     Raises:
         SourceError: The adapter cannot be served, or not be copied.
     """
+    if not judged:
+        rank = read_adapter(directory).rank
+        return AdapterVersion(name, digest(directory), path=str(directory), rank=rank, pool="", source=source)
     for finding in listed(directory):
         _check(name, finding)
     found = digest(directory)

@@ -116,7 +116,9 @@ def _version(file: FleetFile, name: str, base: BaseShape | None, progress: Progr
         directory = fetch_adapter(name, source, cache_dir(), progress)
         # An engine that runs elsewhere must find the files under the path that the fleet file gives.
         cache = cache_dir() if file.runs_engines else None
-        return make_version(name, source, directory, base=base, cache=cache)
+        pool = file.pools.get(file.adapters[name].pool or "")
+        judged = pool is None or pool.engine == "vllm"
+        return make_version(name, source, directory, base=base, cache=cache if judged else None, judged=judged)
 
 
 @contextmanager
