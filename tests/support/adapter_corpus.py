@@ -434,6 +434,13 @@ _REFUSED = (
         "not A or B",
     ),
     Case(
+        "a whole head beside it",
+        lambda: _with(plain(), f"{PREFIX}lm_head.weight", (VOCABULARY + 1, HIDDEN)),
+        "refused",
+        "tensors",
+        "saved whole",
+    ),
+    Case(
         "a trained bias",
         lambda: _with(plain(), f"{PREFIX}model.layers.0.self_attn.q_proj.bias", (HIDDEN,)),
         "refused",

@@ -22,6 +22,7 @@ _OF_EMBEDDING = re.compile(r"(.+?)\.lora_embedding_([AB])(?:\.([^.]+))?")
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 _PARALLEL = "module."
 _FROZEN = (".embed_tokens.base_layer.weight", ".lm_head.base_layer.weight")
+_WHOLE = "were saved whole, as they were trained or tokens were added; no engine here applies them"
 _EXPORT = "save it with save_pretrained of PEFT"
 # What else is found in such files, and what it means; the first that matches counts.
 _STRANGE = (
@@ -34,6 +35,8 @@ _STRANGE = (
     (".lora_up.", "are named as image models name them", "convert it to PEFT's names"),
     (".lora_a", "are named as MLX names them, and lie the other way round", "convert it to PEFT's form"),
     (".lora_b", "are named as MLX names them, and lie the other way round", "convert it to PEFT's form"),
+    (".lm_head.weight", _WHOLE, MERGE),
+    (".embed_tokens.weight", _WHOLE, MERGE),
     (".bias", "are trained biases of the base, which no engine here applies", MERGE),
 )
 
