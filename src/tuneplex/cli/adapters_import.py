@@ -115,7 +115,7 @@ def _sources(wish: Wish) -> tuple[Line, tuple[str, ...]]:
         raise UserError(f"{root} holds no adapters", hint="a directory that PEFT saved has adapter_config.json")
     notes = []
     if tree.below:
-        notes.append(f"{tree.below} adapters inside of others were left out: earlier states of the same ones")
+        notes.append(f"inside of adapters, {tree.below} more were left out: earlier states of the same ones")
     if not tree.whole:
         notes.append("the tree is too large; import its parts one after the other")
     return Line(modules=tuple(Module(_inside(root, one), str(one)) for one in tree.directories)), tuple(notes)
@@ -249,7 +249,8 @@ def _tell(terminal: Terminal, wish: Wish, found: Sequence[_Candidate], text: str
     if wish.to is not None:
         left = sum(not one.taken for one in found)
         out = f"; {left} left out" if left else ""
-        terminal.say(f"{wish.to}: {len(found) - left} adapters{out}. Start it with `tuneplex up {wish.to}`")
+        taken = f"{len(found) - left} adapter{'' if len(found) - left == 1 else 's'}"
+        terminal.say(f"{wish.to}: {taken}{out}. Start it with `tuneplex up {wish.to}`")
 
 
 def _as_json(found: Sequence[_Candidate], notes: Sequence[str]) -> dict[str, object]:

@@ -69,7 +69,8 @@ def summary(name: str, report: Report) -> str:
     """The verdict in one line."""
     refusal = report.refusal
     if refusal is not None:
-        return f"{name}: refused, because of {refusal.check}: {refusal.detail}"
+        way_out = f". Way out: {refusal.way_out}" if refusal.way_out else ""
+        return f"{name}: refused, because of {refusal.check}: {refusal.detail}{way_out}"
     doubts = [one for one in report.findings if one.verdict is Verdict.WARNED]
     changed = f", with {len(report.renames)} tensors renamed in tuneplex's own copy" if report.renames else ""
     doubtful = f", with {len(doubts)} warning{'' if len(doubts) == 1 else 's'}" if doubts else ""

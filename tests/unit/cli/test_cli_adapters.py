@@ -105,7 +105,7 @@ def test_import_of_a_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "base: ./tiny" in (tmp_path / "fleet.yaml").read_text()
     assert "biases were trained too" in shown.out
     assert "1 left out" in shown.out
-    assert "1 adapters inside of others" in shown.err
+    assert "inside of adapters, 1 more" in shown.err
 
 
 def test_import_prints_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

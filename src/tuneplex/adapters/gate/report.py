@@ -8,7 +8,7 @@ import msgspec
 
 __all__ = ["MERGE", "Facts", "Finding", "Report", "Verdict"]
 
-MERGE = "merge it into the base (merge_and_unload in PEFT) and serve the result as a base of its own"
+MERGE = "merge it into the base, and serve that as a base of its own"
 
 
 class Verdict(StrEnum):
