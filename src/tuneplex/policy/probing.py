@@ -144,7 +144,8 @@ def _well(probes: Sequence[Probe]) -> str:
     recorded = [_mean(_distances(probe.new, probe.reference)) for probe in probes if probe.reference is not None]
     if not recorded:
         return f"The adapter is applied: {changed}; no reference was recorded."
-    return f"The adapter is applied: {changed}; {len(recorded)} references are met within {max(recorded):.2g}."
+    met = f"{len(recorded)} of {len(probes)} probes have references and are within {max(recorded):.2g} of them"
+    return f"The adapter is applied: {changed}; {met}."
 
 
 def _furthest(probes: Sequence[Probe]) -> Probe:

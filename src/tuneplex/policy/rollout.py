@@ -163,15 +163,15 @@ class _Pair(msgspec.Struct, frozen=True):
 def judge(evidence: Evidence, terms: Terms) -> Verdict:
     """Decide if it can be decided. May be asked at any time and as often as somebody likes."""
     findings = _findings(evidence, terms)
-    worse = [one for one in findings if one.state == "worse"]
+    requests = min(evidence.new.requests, evidence.old.requests)
+    early = requests < terms.least
+    worse = [one for one in (findings[:1] if early else findings) if one.state == "worse"]
     if worse:
         return Verdict("roll back", f"The new version is worse: {_listed(worse, 'surely')}.")
-    requests = min(evidence.new.requests, evidence.old.requests)
-    if requests < terms.least:
+    if early:
         which = "new" if evidence.new.requests == requests else "old"
-        return Verdict(
-            "go on", f"Not decided yet: {requests} of at least {terms.least} requests went to the {which} version."
-        )
+        of = f"{requests} of at least {terms.least} requests"
+        return Verdict("go on", f"Not decided yet: {of} went to the {which} version.")
     undecided = [one for one in findings if one.state == "open"]
     if undecided:
         return Verdict("go on", f"Not decided yet: {_listed(undecided, 'maybe')}.")
@@ -197,6 +197,7 @@ def at_the_end(evidence: Evidence, terms: Terms) -> Verdict:
 
 
 def _findings(evidence: Evidence, terms: Terms) -> list[_Finding]:
+    """Errors first."""
     old, new = evidence.old, evidence.new
     findings = [
         _errors(new.failed, old.failed, terms),
