@@ -15,12 +15,14 @@ __all__ = ["ALLOWED", "HARM", "JUST_WORSE", "NOT_WORSE", "Counts", "count", "mos
 _TERMS = Terms()
 _TTFT, _TPOT, _LENGTH = (math.log(margin) for margin in (_TERMS.ttft, _TERMS.tpot, _TERMS.length))
 _NONE = Metrics(errors=0.0)
+_LONG = 10_000  # requests; longer runs are looked at less often
 _ALL = Metrics(0.01 + _TERMS.errors, _TTFT, _TPOT, _LENGTH, -_TERMS.score)
 
 
-def _errors(rate: float, more: float = _TERMS.errors, share: float = 0.1, requests: int = 10_000) -> Case:
+def _errors(rate: float, more: float = _TERMS.errors, share: float = 0.1, requests: int = 8_000) -> Case:
     shown = f"errors {100 * rate:g} % -> {100 * (rate + more):g} %, share {100 * share:g} %"
-    return Case(shown, Metrics(rate), Metrics(rate + more), share, requests)
+    batch = 400 if requests > _LONG else 100
+    return Case(shown, Metrics(rate), Metrics(rate + more), share, requests, batch)
 
 
 def _mean(name: str, new: Metrics, **others: float | str) -> Case:
@@ -30,12 +32,12 @@ def _mean(name: str, new: Metrics, **others: float | str) -> Case:
 
 # A rollback is an error. At the margin a version is not worse, only just.
 NOT_WORSE = (
-    Case("no difference, share 1 %", share=0.01, requests=50_000, batch=200),
+    Case("no difference, share 1 %", share=0.01, requests=40_000, batch=400),
     Case("no difference, share 10 %"),
     Case("no difference, share 50 %", share=0.5),
     Case("no difference, one stream in ten", streams=0.1),
     Case("no difference, a look after every 5 requests", batch=5, requests=3_000),
-    Case("all five at their margins, share 1 %", new=_ALL, share=0.01, requests=50_000, batch=200),
+    Case("all five at their margins, share 1 %", new=_ALL, share=0.01, requests=40_000, batch=400),
     Case("all five at their margins, share 10 %", new=_ALL),
     Case("all five at their margins, share 50 %", new=_ALL, share=0.5),
     Case("all five at their margins, means of rare values", new=_ALL, kinds="rare"),
@@ -44,7 +46,7 @@ NOT_WORSE = (
 )
 # A promotion is an error: a version whose metric is at its margin is worse, only just.
 JUST_WORSE = (
-    _errors(0.001, share=0.01, requests=50_000),
+    _errors(0.001, share=0.01, requests=40_000),
     _errors(0.001),
     _errors(0.001, share=0.5),
     _errors(0.01),
@@ -65,10 +67,10 @@ HARM = (
     _errors(0.01, 0.29),
     _errors(0.01, 0.09),
     _errors(0.01, 0.04, requests=30_000),
-    _errors(0.01, 0.09, share=0.01, requests=50_000),
+    _errors(0.01, 0.09, share=0.01, requests=40_000),
     _errors(0.01, 0.09, share=0.5),
     Case("TTFT x2", new=Metrics(ttft=math.log(2))),
-    Case("TTFT x1.5", new=Metrics(ttft=math.log(1.5)), requests=30_000),
+    Case("TTFT x1.5", new=Metrics(ttft=math.log(1.5)), requests=30_000, batch=400),
     Case("TPOT x1.5", new=Metrics(tpot=math.log(1.5))),
     Case("length x3", new=Metrics(length=math.log(3))),
     Case("length x1/3", new=Metrics(length=-math.log(3))),
@@ -77,9 +79,9 @@ HARM = (
 ALLOWED = (
     Case("no difference, no errors", _NONE, _NONE),
     Case("no difference, errors 0.1 %", Metrics(0.001), Metrics(0.001)),
-    Case("no difference, errors 1 %", requests=30_000),
+    Case("no difference, errors 1 %", requests=30_000, batch=400),
     Case("no difference, errors 1 %, share 50 %", share=0.5),
-    Case("no difference, errors 5 %", Metrics(0.05), Metrics(0.05), requests=60_000, batch=200),
+    Case("no difference, errors 5 %", Metrics(0.05), Metrics(0.05), requests=60_000, batch=400),
     Case("all better: errors 2 % -> 1 %, x0.8, score +0.1", Metrics(0.02), Metrics(0.01, -0.22, -0.22, 0.0, 0.1)),
 )
 

@@ -38,8 +38,9 @@ class Probe(msgspec.Struct, frozen=True):
 class Tolerance(msgspec.Struct, frozen=True):
     """How much log-probabilities differ without a reason, in nats. The defaults suit bfloat16.
 
-    Logits near 20 are multiples of 1/8 in bfloat16, so single tokens move by that when batches or kernels change, and
-    unlikely ones by several times as much; the mean over many tokens moves by a hundredth or two.
+    Logits near 20 are multiples of 1/8 in bfloat16, so single tokens move by several times that when kernels change.
+    Between bfloat16 and float32, SmolLM2-135M moves by 0.03 to 0.06 in the mean of a prompt and by 0.5 in a single
+    token; two kinds of bfloat16 kernels may differ by more. Fine-tunes of it move prompts by 0.4 to 0.8 in the mean.
 
     Attributes:
         noise: A probe whose mean distance from the base's is no more than this has not changed, even where the base
@@ -51,9 +52,9 @@ class Tolerance(msgspec.Struct, frozen=True):
         ValueError: One of them is below 0, or no number.
     """
 
-    noise: float = 0.03
-    mean: float = 0.05
-    most: float = 1.0
+    noise: float = 0.1
+    mean: float = 0.15
+    most: float = 1.5
 
     def __post_init__(self) -> None:
         for name in ("noise", "mean", "most"):
@@ -158,4 +159,4 @@ def _distances(ones: Sequence[float], others: Sequence[float]) -> list[float]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    return min(max(values), math.fsum(values) / len(values))  # a rounding must not lift it above all of them

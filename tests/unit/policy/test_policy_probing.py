@@ -34,7 +34,7 @@ def test_an_adapter_that_changes_something_passes() -> None:
 
 def test_an_adapter_that_is_not_applied_fails() -> None:
     """What answers exactly like the base, or within what bfloat16 makes of the same sum, is not applied."""
-    for new in (BASE, moved(BASE, 0.02)):
+    for new in (BASE, moved(BASE, 0.06)):
         found = judge_probes([Probe("greeting", BASE, BASE, new)])
         assert not found.passed
         assert found.why.startswith("The adapter seems not to be applied: probe greeting")
@@ -68,9 +68,9 @@ def test_who_answers_as_the_base_did_either_time_never_passes(base: list[float],
 @pytest.mark.parametrize(
     "reference, words",
     [
-        (moved(NEW, 0.2), "differs from its reference by 0.2 nats a token; at most 0.05 is noise."),
-        ((*NEW[:3], -4.1), "differs from its reference by 0.275 nats a token; at most 0.05 is noise."),
-        ((*NEW * 10, -4.5), "differs from its reference by 1.5 nats at token 41; at most 1 is noise."),
+        (moved(NEW, 0.2), "differs from its reference by 0.2 nats a token; at most 0.15 is noise."),
+        ((*NEW[:3], -4.1), "differs from its reference by 0.275 nats a token; at most 0.15 is noise."),
+        ((*NEW * 14, -5.0), "differs from its reference by 2 nats at token 57; at most 1.5 is noise."),
     ],
 )
 def test_a_reference_must_be_met(reference: tuple[float, ...], words: str) -> None:
@@ -83,11 +83,11 @@ def test_a_reference_must_be_met(reference: tuple[float, ...], words: str) -> No
 
 def test_a_reference_from_other_hardware_is_met() -> None:
     """Small differences of all tokens are told and pass, unless less is tolerated."""
-    probe = Probe("greeting", BASE, BASE, NEW, moved(NEW, 0.03))
+    probe = Probe("greeting", BASE, BASE, NEW, moved(NEW, 0.08))
     found = judge_probes([GOOD, probe])
     assert found.passed
-    assert found.why.endswith("; 1 of 2 probes have references and are within 0.03 of them.")
-    assert not judge_probes([probe], Tolerance(mean=0.02)).passed
+    assert found.why.endswith("; 1 of 2 probes have references and are within 0.08 of them.")
+    assert not judge_probes([probe], Tolerance(mean=0.05)).passed
 
 
 @pytest.mark.parametrize("who, words", [(1, "the base asked again"), (2, "the new version"), (3, "the reference")])
