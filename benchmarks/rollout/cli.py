@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="How often a rollout is decided wrongly, and how soon rightly.")
-    parser.add_argument("--runs", type=_positive, default=1000, help="of each case (default 1000: half an hour)")
+    parser.add_argument("--runs", type=_positive, default=1000, help="of each case (default 1000: an hour)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file")
     return parser
 

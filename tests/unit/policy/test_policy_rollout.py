@@ -230,16 +230,16 @@ def test_false_promotions_keep_to_alpha(case: Case) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("case", HARM, ids=named)
 def test_all_harm_is_seen_in_the_end(case: Case) -> None:
-    """Nine tenths of many runs are rolled back, and none is promoted."""
+    """Most of many runs are rolled back, also where harm is little beyond the margin, and none is promoted."""
     found = count(case, range(MANY // 3))
     assert found.promoted == 0
-    assert found.rolled_back >= 0.8 * found.runs
+    assert found.rolled_back >= 0.6 * found.runs
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", ALLOWED, ids=named)
 def test_what_does_no_harm_is_promoted_in_the_end(case: Case) -> None:
-    """Nine tenths of many runs are promoted, and next to none is rolled back."""
+    """Four fifths of many runs are promoted, and next to none is rolled back."""
     found = count(case, range(MANY // 3))
     assert found.promoted >= 0.8 * found.runs
     assert found.rolled_back <= most_by_chance(found.runs, TERMS.alpha)
