@@ -297,6 +297,18 @@ class Keeping(msgspec.Struct, frozen=True):
     head_url: str = ""
 
 
+class ObjectStore(msgspec.Struct, frozen=True):
+    """Which object store `s3://` means; what is empty comes from the environment and from AWS's own files.
+
+    Attributes:
+        endpoint: Its URL.
+        region: As it names them.
+    """
+
+    endpoint: str = ""
+    region: str = ""
+
+
 class Objective(msgspec.Struct, frozen=True):
     """What is promised of a model.
 

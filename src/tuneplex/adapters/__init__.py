@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from tuneplex.adapters.digest import digest
 from tuneplex.adapters.progress import Progress, SilentProgress
+from tuneplex.adapters.room import Kept, Room, kept, prune
 from tuneplex.adapters.sources import fetch_adapter, fetch_base
 from tuneplex.adapters.versions import make_version
 
-__all__ = ["Progress", "SilentProgress", "digest", "fetch_adapter", "fetch_base", "make_version"]
+__all__ = [
+    "Kept",
+    "Progress",
+    "Room",
+    "SilentProgress",
+    "digest",
+    "fetch_adapter",
+    "fetch_base",
+    "kept",
+    "make_version",
+    "prune",
+]

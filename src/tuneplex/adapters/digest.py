@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from tuneplex.errors import SourceError
 
-__all__ = ["digest", "files_that_matter"]
+__all__ = ["digest", "digest_of", "files_that_matter", "matters"]
 
 # The files an engine reads of an adapter. Cards, training states and the like do not change what it answers.
 _NAMES = (
@@ -32,16 +33,29 @@ def digest(directory: Path) -> str:
     Raises:
         SourceError: As `files_that_matter`, or a file cannot be read.
     """
-    total = hashlib.sha256()
+    found = {}
     try:
         for file in files_that_matter(directory):
-            # Two fixed lengths for each file: the end of one can never look like the beginning of the next.
-            total.update(hashlib.sha256(file.name.encode()).digest())
             with file.open("rb") as handle:
-                total.update(hashlib.file_digest(handle, "sha256").digest())
+                found[file.name] = hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError as error:
         raise SourceError(f"{error.filename or directory}: cannot be read: {error.strerror}") from None
+    return digest_of(found)
+
+
+def digest_of(files: Mapping[str, str]) -> str:
+    """The same from names and the SHA-256 of each content, in hex digits."""
+    total = hashlib.sha256()
+    for name in sorted(files):
+        # Two fixed lengths for each file: the end of one can never look like the beginning of the next.
+        total.update(hashlib.sha256(name.encode()).digest())
+        total.update(bytes.fromhex(files[name]))
     return total.hexdigest()
+
+
+def matters(name: str) -> bool:
+    """Whether an engine reads the file of an adapter that is called so."""
+    return name in _NAMES
 
 
 def files_that_matter(directory: Path) -> tuple[Path, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tuneplex.adapters.digest import digest, files_that_matter
 from tuneplex.adapters.locks import exclusive
+from tuneplex.adapters.room import touch
 from tuneplex.errors import SourceError
 from tuneplex.shapes import BaseShape, check_fit, read_adapter
 from tuneplex.types import AdapterVersion
@@ -37,6 +38,7 @@ def make_version(
     found = digest(directory)
     if cache is not None:
         directory, found = _kept(directory, found, cache / "adapters")
+        touch(directory)
     shape = read_adapter(directory)
     if base is not None:
         check_fit(name, shape, base)

@@ -38,6 +38,7 @@ _FORMATS: Mapping[str, Callable[[int], str]] = {
     "bytes": format_bytes,
     "longest": format_duration,
     "comments": format_duration,
+    "cache": format_bytes,
     "money_per_month": format_money,
     "prompt": format_money,
     "completion": format_money,
