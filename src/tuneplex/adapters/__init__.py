@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tuneplex.adapters.digest import digest
 from tuneplex.adapters.progress import Progress, SilentProgress
-from tuneplex.adapters.room import Kept, Room, kept, prune
+from tuneplex.adapters.room import Kept, Room, held, kept, prune
 from tuneplex.adapters.sources import fetch_adapter, fetch_base
 from tuneplex.adapters.versions import make_version
 
@@ -16,6 +16,7 @@ __all__ = [
     "digest",
     "fetch_adapter",
     "fetch_base",
+    "held",
     "kept",
     "make_version",
     "prune",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tuneplex.errors import SourceError
 
-__all__ = ["digest", "digest_of", "files_that_matter", "matters"]
+__all__ = ["digest", "digest_of", "files_that_matter", "matters", "plain"]
 
 # The files an engine reads of an adapter. Cards, training states and the like do not change what it answers.
 _NAMES = (
@@ -68,13 +68,20 @@ def files_that_matter(directory: Path) -> tuple[Path, ...]:
     if not files:
         raise SourceError(f"{directory}: is not an adapter: none of its files is there")
     for file in files:
-        _check_plain(directory, file)
+        plain(directory, file)
     return files
 
 
-def _check_plain(directory: Path, file: Path) -> None:
-    """A link out of the directory could change its target unseen, or show a file that nobody meant to share."""
+def plain(directory: Path, file: Path) -> Path:
+    """The file, if it is a plain one within the directory.
+
+    A link out of it could change its target unseen, or show a file that nobody meant to share.
+
+    Raises:
+        SourceError: It is not.
+    """
     if file.is_symlink() and not file.resolve().is_relative_to(directory.resolve()):
         raise SourceError(f"{file}: is a link out of its directory", hint="put the file itself there")
     if not file.exists() or not stat.S_ISREG(file.stat().st_mode):
         raise SourceError(f"{file}: is not a plain file")
+    return file

@@ -38,11 +38,13 @@ class Files:
     def take(self, file: Path, sha256: str, work: Path) -> None:
         """Move a file with this content in; `work` holds it fast until a version does."""
         self._files.mkdir(parents=True, exist_ok=True)
+        if self.hold(sha256, work):
+            file.unlink()
+            return
         file.chmod(0o444)
-        held = work / sha256
-        file.replace(held)
+        file.replace(work / sha256)
         with contextlib.suppress(FileExistsError):
-            os.link(held, self._files / sha256)
+            os.link(work / sha256, self._files / sha256)
 
     def hold(self, sha256: str, work: Path) -> bool:
         """Whether this content is here; `work` then holds it fast."""

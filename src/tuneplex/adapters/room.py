@@ -17,7 +17,7 @@ from tuneplex.adapters.locks import exclusive, free
 from tuneplex.errors import SourceError
 from tuneplex.units import format_bytes
 
-__all__ = ["Kept", "Room", "kept", "prune", "touch"]
+__all__ = ["Kept", "Room", "held", "kept", "prune", "touch"]
 
 # Whoever starts a fleet needs what was fetched before its description says so.
 _GRACE_S = 3600.0
@@ -32,11 +32,13 @@ class Kept(msgspec.Struct, frozen=True):
         path: Its directory.
         size: Bytes on the disk; what several have in common counts for each.
         used: When a fleet was last started or changed with it, Unix time in seconds.
+        source: The place in an object store that it was last fetched from, or empty.
     """
 
     path: str
     size: int
     used: float
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,10 @@ class Room:
         """
         if self.quota is not None and needed > 0:
             prune(self.cache, max(0, self.quota - needed), self.in_use())
-            held = _held(self.cache)
-            if held + needed > self.quota:
+            now = held(self.cache)
+            if now + needed > self.quota:
                 message = f"{name}: needs {format_bytes(needed)}, and the cache may hold {format_bytes(self.quota)}"
-                rest = f"of which {format_bytes(held)} are in use or were used within the hour"
+                rest = f"of which {format_bytes(now)} are in use or were used within the hour"
                 raise SourceError(f"{message}, {rest}", hint="raise storage.cache in the fleet file")
         free_bytes = shutil.disk_usage(self.cache).free
         if free_bytes < needed:
@@ -80,10 +82,11 @@ def touch(path: Path) -> None:
 
 def kept(cache: Path) -> list[Kept]:
     """What the cache holds, the least recently used first."""
-    found = []
+    found, places = [], _places(cache)
     for path in _versions(cache):
         with contextlib.suppress(FileNotFoundError):  # another process removes it just now
-            found.append(Kept(str(path), sum(_sizes([path]).values()), path.stat().st_mtime))
+            size, used = sum(_sizes([path]).values()), path.stat().st_mtime
+            found.append(Kept(str(path), size, used, places.get(str(path.relative_to(cache)), "")))
     return sorted(found, key=lambda one: one.used)
 
 
@@ -102,7 +105,7 @@ def prune(cache: Path, most: int, in_use: Iterable[Path]) -> list[Kept]:
         removed: list[Kept] = []
         stays = {path.resolve() for path in in_use}
         for one in kept(cache):
-            if _held(cache) <= most:
+            if held(cache) <= most:
                 break
             path = Path(one.path)
             if path.resolve() not in stays and time.time() - one.used >= _GRACE_S and _remove(path):
@@ -117,6 +120,23 @@ def _versions(cache: Path) -> Iterator[Path]:
             whole = path.parent.name == "fetching" or not path.name.startswith(".")
             if whole and path.name != "refs" and path.is_dir() and not path.is_symlink():
                 yield path
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """The part of what is known of a place that says where it led."""
+
+    place: str = ""
+    version: str = ""
+
+
+def _places(cache: Path) -> dict[str, str]:
+    """Version -> the place that it was fetched from."""
+    found = {}
+    for file in cache.glob("sources/*.json"):
+        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            record = msgspec.json.decode(file.read_bytes(), type=_Record)
+            found[record.version] = record.place
+    return found
 
 
 def _remove(path: Path) -> bool:
@@ -145,7 +165,8 @@ def _sweep(cache: Path) -> None:
                 file.unlink()
 
 
-def _held(cache: Path) -> int:
+def held(cache: Path) -> int:
+    """How many bytes of the disk the cache takes."""
     return sum(_sizes([*_versions(cache), cache / "files"]).values())
 
 

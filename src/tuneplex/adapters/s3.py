@@ -41,11 +41,13 @@ class _Known(msgspec.Struct, frozen=True):
 
     Attributes:
         contents: `NAME SIZE ETAG` of an object -> the SHA-256 of its content.
+        place: Where it is.
         version: The directory that the last fetch gave, below the cache; empty before the first.
         files: Of that version: the objects that it was made of.
     """
 
     contents: dict[str, str] = {}
+    place: str = ""
     version: str = ""
     files: tuple[str, ...] = ()
 
@@ -117,7 +119,7 @@ class Prefix:
         self._contents(objects, wanted, expected, contents, (work, record))
         version = self._files.version(files.kind, {one.name: contents[_id(one)] for one in wanted}, work)
         kept = {one: contents[one] for one in seen}
-        _write(record, _Known(kept, str(version.relative_to(self._cache)), seen))
+        _write(record, _Known(kept, self._name, str(version.relative_to(self._cache)), seen))
         shutil.rmtree(work, ignore_errors=True)
         return version
 

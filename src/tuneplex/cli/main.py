@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from tuneplex.cli import models_app, past, traffic_app, usage_app
 from tuneplex.cli import options as use
-from tuneplex.cli import past, traffic_app, usage_app
 from tuneplex.cli.failures import FAILED, INTERRUPTED, Failure, failure
 from tuneplex.errors import TuneplexError
 
@@ -40,6 +40,7 @@ def build(*, decorated: bool) -> typer.Typer:
         app.add_typer(group, name=name)
     usage_app.add(app, look)
     traffic_app.add(app, look)
+    models_app.add(app, look)
     return app
 
 
