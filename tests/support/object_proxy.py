@@ -40,6 +40,7 @@ class Proxy:
         cuts: End of a path -> after how many bytes of a reply's body the connection breaks, once each.
         refused: Method and end of a path -> a status that is answered instead, for as long as it stands here.
         damaged: Ends of paths whose bodies arrive with a wrong first byte.
+        hidden: Headers of replies that are left out, in lower case.
         before: Called with each request before it is passed on.
     """
 
@@ -48,6 +49,7 @@ class Proxy:
     cuts: dict[str, list[int]] = field(default_factory=dict)
     refused: dict[tuple[str, str], int] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
+    hidden: set[str] = field(default_factory=set)
     before: Callable[[Asked], None] = lambda _: None
 
     def gets(self, name: str) -> list[str]:
@@ -105,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _head(self, status: int, headers: list[tuple[str, str]], length: int) -> None:
         self.send_response_only(status)
         for name, value in headers:
-            if name.lower() not in {"content-length", "transfer-encoding", "connection"}:
+            if name.lower() not in {"content-length", "transfer-encoding", "connection"} | self.front.hidden:
                 self.send_header(name, value)
         self.send_header("Content-Length", str(length))
         self.end_headers()

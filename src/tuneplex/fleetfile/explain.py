@@ -33,6 +33,7 @@ _FORMATS: Mapping[str, Callable[[int], str]] = {
     "hedge_after": format_duration,
     "open": format_duration,
     "audit": format_long,
+    "head_lock": format_long,
     "keep": format_long,
     "journal": format_bytes,
     "bytes": format_bytes,

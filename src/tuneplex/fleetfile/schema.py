@@ -418,7 +418,11 @@ class RecordsSection(Section):
     audit: Kept = Field(default=365 * 86400.0, description="How long the audit log is kept.")
     head_url: HeadUrl | None = Field(
         default=None,
-        description="Where each new head of the audit log is posted to, as JSON.",
+        description="Where new heads of the audit log are posted to, as JSON; or a place `s3://BUCKET/PREFIX` in a"
+        " bucket with Object Lock.",
+    )
+    head_lock: Kept | None = Field(
+        default=None, description="For how long nobody can delete a head there; else as long as `audit`."
     )
 
 
