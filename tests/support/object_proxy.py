@@ -41,7 +41,7 @@ class Proxy:
         refused: Method and end of a path -> a status that is answered instead, for as long as it stands here.
         damaged: Ends of paths whose bodies arrive with a wrong first byte.
         hidden: Headers of replies that are left out, in lower case.
-        before: Called with each request before it is passed on.
+        before: Called with each request before it is passed on; may return a status that is answered instead.
     """
 
     url: str = ""
@@ -50,7 +50,7 @@ class Proxy:
     refused: dict[tuple[str, str], int] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
     hidden: set[str] = field(default_factory=set)
-    before: Callable[[Asked], None] = lambda _: None
+    before: Callable[[Asked], int | None] = lambda _: None
 
     def gets(self, name: str) -> list[str]:
         """The ranges that were asked for of an object."""
@@ -73,7 +73,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         asked = Asked(self.command, self.path, self.headers.get("Range", "").removeprefix("bytes="), len(body))
         self.front.asked.append(asked)
-        self.front.before(asked)
+        if status := self.front.before(asked):
+            return self._reply(status, [], b"")
         for (method, end), status in self.front.refused.items():
             if method == self.command and _path(asked).endswith(end):
                 return self._reply(status, [], b"")

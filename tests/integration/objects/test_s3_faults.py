@@ -56,10 +56,9 @@ def test_a_connection_is_cut(front: Proxy, cache: Path, source: str) -> None:
     front.cuts[WEIGHTS] = [700_000, 200_000]
     steps = Steps()
     assert contents(fetch(cache, source, steps)) == ADAPTER
-    asked = [tuple(map(int, one.split("-"))) for one in front.gets(WEIGHTS)]
-    assert len(asked) == 6
-    again = sorted(begin % RANGE for begin, _ in asked)[4:]
-    assert all(0 < begin <= 900_000 for begin in again)
+    # A connection that the store has closed may be tried once more, so the same range may stand there twice.
+    again = {int(one.split("-")[0]) % RANGE for one in set(front.gets(WEIGHTS)) - RANGES}
+    assert again in ({700_000, 200_000}, {700_000, 900_000})
     assert steps.last[0] == steps.last[1] == sum(map(len, ADAPTER.values()))
 
 
