@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +17,13 @@ __all__ = ["in_use", "note_user"]
 def note_user(cache: Path, state: StateDir) -> None:
     """Note that a fleet with this state directory may serve from the cache.
 
-    Raises:
-        OSError: It cannot be noted.
+    Where that cannot be written, nothing can be removed from the cache either.
     """
     path = str(state.path.absolute())
     users = cache / "fleets"
-    users.mkdir(parents=True, exist_ok=True)
-    write_whole(users / hashlib.sha256(path.encode()).hexdigest()[:32], path.encode())
+    with contextlib.suppress(OSError):
+        users.mkdir(parents=True, exist_ok=True)
+        write_whole(users / hashlib.sha256(path.encode()).hexdigest()[:32], path.encode())
 
 
 def in_use(cache: Path) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ from tuneplex.errors import UserError
 from tuneplex.units import format_bytes, parse_bytes
 
 __all__ = ["reduce", "show"]
+
+_DIGEST = re.compile(r"[0-9a-f]{32,64}")
+_SHORT = 12
 
 
 def show(*, as_json: bool) -> int:
@@ -37,7 +41,7 @@ def _sheet(found: Sequence[Kept], serving: Sequence[bool], cache: Path) -> Sheet
     now = time.time()
     rows = tuple(
         (
-            Cell(str(Path(one.path).relative_to(cache)), "bold"),
+            Cell(_short(one, cache), "bold"),
             Cell(one.source),
             Cell(format_bytes(one.size)),
             Cell("serves" if serves else distance(one.used, now), "green" if serves else ""),
@@ -46,6 +50,12 @@ def _sheet(found: Sequence[Kept], serving: Sequence[bool], cache: Path) -> Sheet
     )
     columns = ("KEPT", "FROM", "SIZE", "USED")
     return Sheet(columns, rows, "nothing was fetched yet", frozenset({"SIZE"}), frozenset({"KEPT", "FROM"}))
+
+
+def _short(one: Kept, cache: Path) -> str:
+    """Where it lies in the cache, with as much of a digest as tells it from others."""
+    path = Path(one.path).relative_to(cache)
+    return str(path.with_name(path.name[:_SHORT])) if _DIGEST.fullmatch(path.name) else str(path)
 
 
 def reduce(most: str, *, as_json: bool) -> int:
@@ -65,7 +75,7 @@ def reduce(most: str, *, as_json: bool) -> int:
         terminal.json({"removed": msgspec.to_builtins(removed), "size": total})
         return 0
     for one in removed:
-        terminal.say(f"removed {Path(one.path).relative_to(cache)} ({format_bytes(one.size)})")
+        terminal.say(f"removed {_short(one, cache)} ({format_bytes(one.size)})")
     terminal.say(f"{format_bytes(total)} are left in {cache}")
     if total > wanted:
         terminal.warn("what is left is served by a fleet, is being fetched, or was used within the last hour")

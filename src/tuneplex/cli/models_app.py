@@ -12,7 +12,7 @@ from tuneplex.cli import options as use
 __all__ = ["add"]
 
 _Directory = Annotated[Path, typer.Argument(metavar="PATH", help="An adapter's or a base's directory.")]
-_Place = Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="Where to.")]
+_Place = Annotated[str, typer.Argument(metavar="PLACE", help="Where to: s3://BUCKET/PREFIX.")]
 _Endpoint = Annotated[
     str,
     typer.Option("--endpoint", metavar="URL", help="The object store; else as AWS_ENDPOINT_URL_S3 or a profile says."),

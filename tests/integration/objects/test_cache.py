@@ -15,6 +15,7 @@ from tuneplex.adapters import Room, fetch_adapter, held, kept, make_version, pru
 from tuneplex.adapters.locks import exclusive
 from tuneplex.app.cache_users import in_use, note_user
 from tuneplex.app.state import StateDir
+from tuneplex.cli.main import run
 from tuneplex.errors import SourceError, StateError
 from tuneplex.types import AdapterVersion, Base, FleetSpec
 
@@ -112,6 +113,22 @@ def test_a_fetch_under_way_stays(cache: Path) -> None:
         assert prune(cache, 0, ()) == []
     assert [one.path for one in prune(cache, 0, ())] == [str(work)]
     assert not work.exists()
+
+
+def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`cache show` lists what is kept, `cache prune` says what it removed, and a wrong size is refused."""
+    cache = tmp_path / "home" / "tuneplex"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
+    assert run(["cache", "show"]) == 0
+    assert capsys.readouterr().out == "nothing was fetched yet\n"
+    version = Path(make_version("a", "", write_adapter(tmp_path / "a", rank=RANK), cache=cache).path)
+    used(version, 2)
+    assert run(["cache", "show"]) == 0
+    assert f"adapters/{version.name[:12]} " in capsys.readouterr().out
+    assert run(["cache", "prune", "--to", "lots"]) == 2
+    assert "--to: 'lots' is not a size" in capsys.readouterr().err
+    assert run(["cache", "prune", "--to", "0"]) == 0
+    assert capsys.readouterr().out == (f"removed adapters/{version.name[:12]} (1.0 MiB)\n0 B are left in {cache}\n")
 
 
 def test_fleets_that_run(cache: Path, tmp_path: Path) -> None:

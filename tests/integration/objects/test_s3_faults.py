@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,7 @@ def test_the_process_is_killed(front: Proxy, cache: Path, source: str) -> None:
     assert reached.wait(60)
     while len(ranges_of_weights(cache)) < 3:
         assert process.poll() is None
+        time.sleep(0.02)
     process.kill()
     process.communicate()
     release.set()
