@@ -52,7 +52,9 @@ def push(
 
 
 def cache_show(*, json: use.Json = False) -> int:
-    """List what is kept of what was fetched, the least recently used first.
+    """List what is kept of what was fetched.
+
+    What was used least recently comes first.
 
     Example: tuneplex cache show
     """
