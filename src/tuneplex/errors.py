@@ -6,6 +6,7 @@
     ├─ UserError               the person at the command line can mend it (exit code 2)
     │   ├─ FleetFileError      fleet.yaml is wrong: file, line, key
     │   ├─ SourceError         a base or an adapter cannot be fetched or read
+    │   ├─ ObjectStoreError    an object store refused something, or is not reached
     │   └─ StateError          no fleet runs here, or another one already does
     ├─ StoreError              the database of tenants and keys
     │   ├─ StoreDown           it does not answer; what is in memory goes on
@@ -56,6 +57,7 @@ __all__ = [
     "HeadTooLarge",
     "MethodNotAllowed",
     "NotFound",
+    "ObjectStoreError",
     "Quarantined",
     "RateLimited",
     "RequestTimeout",
@@ -101,6 +103,20 @@ class FleetFileError(UserError):
 
 class SourceError(UserError):
     """A base model or an adapter cannot be fetched, read or used."""
+
+
+class ObjectStoreError(UserError):
+    """An object store refused something, or is not reached.
+
+    Args:
+        message: See `UserError`.
+        hint: See `UserError`.
+        again: Whether the same may be answered when it is asked again.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", again: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.again = again
 
 
 class StateError(UserError):

@@ -283,18 +283,34 @@ class Waiting(msgspec.Struct, frozen=True):
     comment_s: float = 5.0
 
 
+class ObjectStore(msgspec.Struct, frozen=True):
+    """Which object store `s3://` means; what is empty comes from the environment and from AWS's own files.
+
+    Attributes:
+        endpoint: Its URL.
+        region: As it names them.
+    """
+
+    endpoint: str = ""
+    region: str = ""
+
+
 class Keeping(msgspec.Struct, frozen=True):
     """What is kept of requests that are over.
 
     Attributes:
         keep_s: How long each of them is, seconds; then they are only added up by the day.
         audit_s: How long the audit log is kept, seconds; it is dropped in whole segments.
-        head_url: Where the newest head of the audit log is posted to, or empty.
+        head_url: Where the newest head of the audit log is posted to, or kept as an object (`s3://`), or empty.
+        head_lock_s: For how long nobody can delete such an object, seconds.
+        store: Which object store that is.
     """
 
     keep_s: float = 90 * 86400.0
     audit_s: float = 365 * 86400.0
     head_url: str = ""
+    head_lock_s: float = 365 * 86400.0
+    store: ObjectStore = ObjectStore()
 
 
 class Objective(msgspec.Struct, frozen=True):

@@ -62,7 +62,9 @@ class Files:
             found[name] += line
         return found
 
-    def verify(self, segments: dict[str, bytes], expect: Head | None = None, key: PublicKey | None = None) -> Report:
+    def verify(
+        self, segments: dict[str, bytes], expect: Head | Iterable[Head] | None = None, key: PublicKey | None = None
+    ) -> Report:
         """What is said about such files, with nothing but the public key."""
         with tempfile.TemporaryDirectory() as directory:
             for name, raw in segments.items():

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "tuneplex"
 FLOORS: dict[int, set[str]] = {
     0: {"errors", "files", "identity", "log", "units", "why"},
     1: {"types"},
-    2: {"http", "shapes", "metrics", "openapi", "journal"},
+    2: {"http", "shapes", "metrics", "openapi", "journal", "objects"},
     3: {"traffic"},
     4: {"policy", "planner"},
     5: {"fleetfile"},

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from tuneplex.errors import SourceError
 
-__all__ = ["digest", "files_that_matter"]
+__all__ = ["digest", "digest_of", "files_that_matter", "matters", "plain"]
 
 # The files an engine reads of an adapter. Cards, training states and the like do not change what it answers.
 _NAMES = (
@@ -33,16 +34,29 @@ def digest(directory: Path) -> str:
     Raises:
         SourceError: As `files_that_matter`, or a file cannot be read.
     """
-    total = hashlib.sha256()
+    found = {}
     try:
         for file in files_that_matter(directory):
-            # Two fixed lengths for each file: the end of one can never look like the beginning of the next.
-            total.update(hashlib.sha256(file.name.encode()).digest())
             with file.open("rb") as handle:
-                total.update(hashlib.file_digest(handle, "sha256").digest())
+                found[file.name] = hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError as error:
         raise SourceError(f"{error.filename or directory}: cannot be read: {error.strerror}") from None
+    return digest_of(found)
+
+
+def digest_of(files: Mapping[str, str]) -> str:
+    """The same from names and the SHA-256 of each content, in hex digits."""
+    total = hashlib.sha256()
+    for name in sorted(files):
+        # Two fixed lengths for each file: the end of one can never look like the beginning of the next.
+        total.update(hashlib.sha256(name.encode()).digest())
+        total.update(bytes.fromhex(files[name]))
     return total.hexdigest()
+
+
+def matters(name: str) -> bool:
+    """Whether an engine reads the file of an adapter that is called so."""
+    return name in _NAMES
 
 
 def files_that_matter(directory: Path) -> tuple[Path, ...]:
@@ -55,13 +69,20 @@ def files_that_matter(directory: Path) -> tuple[Path, ...]:
     if not files:
         raise SourceError(f"{directory}: is not an adapter: none of its files is there")
     for file in files:
-        _check_plain(directory, file)
+        plain(directory, file)
     return files
 
 
-def _check_plain(directory: Path, file: Path) -> None:
-    """A link out of the directory could change its target unseen, or show a file that nobody meant to share."""
+def plain(directory: Path, file: Path) -> Path:
+    """The file, if it is a plain one within the directory.
+
+    A link out of it could change its target unseen, or show a file that nobody meant to share.
+
+    Raises:
+        SourceError: It is not.
+    """
     if file.is_symlink() and not file.resolve().is_relative_to(directory.resolve()):
         raise SourceError(f"{file}: is a link out of its directory", hint="put the file itself there")
     if not file.exists() or not stat.S_ISREG(file.stat().st_mode):
         raise SourceError(f"{file}: is not a plain file")
+    return file

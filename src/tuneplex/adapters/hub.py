@@ -14,8 +14,6 @@ import secrets
 import shutil
 import urllib.parse
 from collections.abc import Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 import httpx2
@@ -24,47 +22,21 @@ from huggingface_hub import constants
 from huggingface_hub import errors as hub_errors
 from huggingface_hub.hf_api import RepoFile
 
+from tuneplex.adapters.filesets import FileSet
 from tuneplex.adapters.hub_progress import bar_class
 from tuneplex.adapters.locks import exclusive
 from tuneplex.adapters.progress import Progress
+from tuneplex.adapters.room import Room
 from tuneplex.errors import SourceError
 from tuneplex.units import format_bytes
 
-__all__ = ["ADAPTER_FILES", "BASE_FILES", "FileSet", "Hub"]
+__all__ = ["Hub"]
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _MAIN = "main"
 _SERVER_ERROR = 500
 _TOO_MANY = 429
 _FAILURES = (OSError, httpx2.HTTPError, ValueError, LookupError, RuntimeError, hub_errors.XetDownloadError)
-
-
-@dataclass(frozen=True)
-class FileSet:
-    """What is fetched of a repository: only files at its top, never code, never pickles.
-
-    Attributes:
-        kind: The directory in the cache.
-        patterns: The files.
-        needed: Patterns that at least one file each must match.
-    """
-
-    kind: str
-    patterns: tuple[str, ...]
-    needed: tuple[str, ...]
-
-
-_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "*.jinja")
-ADAPTER_FILES = FileSet(
-    "adapters",
-    ("adapter_config.json", "adapter_model.safetensors", "new_embeddings.safetensors", *_TOKENIZER),
-    ("adapter_config.json", "adapter_model.safetensors"),
-)
-BASE_FILES = FileSet(
-    "bases",
-    ("*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"),
-    ("config.json", "*.safetensors"),
-)
 
 
 class Hub:
@@ -74,13 +46,15 @@ class Hub:
         cache: The cache directory.
         progress: Told about each step; its numbers are bytes.
         endpoint: The hub's URL; None leaves it to huggingface_hub, which reads `HF_ENDPOINT`.
+        room: How much the cache may hold.
     """
 
-    def __init__(self, cache: Path, progress: Progress, endpoint: str | None = None) -> None:
+    def __init__(self, cache: Path, progress: Progress, endpoint: str | None = None, room: Room | None = None) -> None:
         # Nothing about this machine or its use is reported, and failures are told by our errors alone.
         constants.HF_HUB_DISABLE_TELEMETRY = True
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         self._cache = cache
+        self._room = room or Room(cache)
         self._progress = progress
         self._endpoint = endpoint
         self._api = huggingface_hub.HfApi(endpoint=endpoint)
@@ -134,7 +108,7 @@ class Hub:
         total = sum(file.size for file in wanted)
         part = target.with_name(f".{target.name}.part")
         part.mkdir(exist_ok=True)
-        _check_space(name, self._cache, total - sum(_size(part / file.path) for file in wanted))
+        self._room.make(name, total - sum(_size(part / file.path) for file in wanted))
         self._progress.step(f"downloading {name} ({format_bytes(total)})")
         huggingface_hub.snapshot_download(
             repository,
@@ -152,23 +126,8 @@ class Hub:
 
     def _wanted(self, name: str, repository: str, commit: str, files: FileSet) -> list[RepoFile]:
         tree = self._api.list_repo_tree(repository, revision=commit)
-        there = [entry for entry in tree if isinstance(entry, RepoFile) and "/" not in entry.path]
-        for pattern in files.needed:
-            if not any(fnmatch(file.path, pattern) for file in there):
-                raise _lacking(name, pattern, [file.path for file in there])
-        wanted = [file for file in there if any(fnmatch(file.path, pattern) for pattern in files.patterns)]
-        # Some repositories hold the same weights a second time, in one file of another layout.
-        several = any(fnmatch(file.path, "model*.safetensors") for file in wanted)
-        return [file for file in wanted if not (several and file.path.startswith("consolidated"))]
-
-
-def _lacking(name: str, pattern: str, there: Sequence[str]) -> SourceError:
-    pickled = next((file for file in there if file.endswith((".bin", ".pt", ".pth"))), None)
-    if pickled and pattern.endswith(".safetensors"):
-        message = f"{name}: has no {pattern}, only {pickled}, a pickle, which can run any code and is not fetched"
-        return SourceError(message, hint="choose a revision or a repository with safetensors")
-    hint = "it belongs under 'adapters'" if pattern == "config.json" and "adapter_config.json" in there else ""
-    return SourceError(f"{name}: has no {pattern}", hint=hint or "choose another revision or repository")
+        there = {entry.path: entry for entry in tree if isinstance(entry, RepoFile) and "/" not in entry.path}
+        return [there[path] for path in files.chosen(name, tuple(there))]
 
 
 def _is_unreachable(error: Exception) -> bool:
@@ -197,13 +156,6 @@ def _write(file: Path, text: str) -> None:
 
 def _size(file: Path) -> int:
     return file.stat().st_size if file.is_file() else 0
-
-
-def _check_space(name: str, cache: Path, needed: int) -> None:
-    free = shutil.disk_usage(cache).free
-    if free < needed:
-        message = f"{name}: needs {format_bytes(needed)}, {cache} has {format_bytes(free)} free"
-        raise SourceError(message, hint="make room there; nothing was lost")
 
 
 def _check_file(name: str, directory: Path, expected: RepoFile) -> None:

@@ -7,7 +7,7 @@ import fcntl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["exclusive"]
+__all__ = ["exclusive", "free"]
 
 
 @contextlib.contextmanager
@@ -25,3 +25,15 @@ def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
             on_wait()
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def free(lock: Path) -> Iterator[bool]:
+    """Hold the lock file if nobody else does, and tell so."""
+    with lock.open("ab") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True

@@ -10,6 +10,7 @@ from tuneplex.adapters.digest import digest, files_that_matter
 from tuneplex.adapters.gate import Finding, Verdict, inspect, listed, renames
 from tuneplex.adapters.locks import exclusive
 from tuneplex.adapters.renaming import rename_tensors
+from tuneplex.adapters.room import touch
 from tuneplex.errors import SourceError
 from tuneplex.shapes import ADAPTER_WEIGHTS, BaseShape, read_adapter
 from tuneplex.types import AdapterVersion
@@ -51,6 +52,7 @@ def make_version(
     found = digest(directory)
     if cache is not None:
         directory, found = _kept(directory, found, cache / "adapters", base)
+        touch(directory)
     report = inspect(directory, base)
     for finding in report.findings:
         _check(name, finding)

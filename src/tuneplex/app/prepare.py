@@ -11,14 +11,15 @@ from pathlib import Path
 import platformdirs
 
 from tuneplex import fleetfile
-from tuneplex.adapters import Progress, fetch_adapter, fetch_base, make_version
+from tuneplex.adapters import Progress, Room, fetch_adapter, fetch_base, make_version
 from tuneplex.app import engine_env
+from tuneplex.app.cache_users import in_use
 from tuneplex.errors import SourceError
 from tuneplex.fleetfile import FleetFile, parse_source
 from tuneplex.shapes import BaseShape, read_adapter, read_base
-from tuneplex.types import AdapterVersion, Base, FleetSpec
+from tuneplex.types import AdapterVersion, Base, FleetSpec, ObjectStore
 
-__all__ = ["cache_dir", "check_telemetry", "engine_python", "prepare", "preview"]
+__all__ = ["cache_dir", "check_telemetry", "engine_python", "object_store", "prepare", "preview"]
 
 _TELEMETRY = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
@@ -107,18 +108,36 @@ def _base(file: FleetFile, progress: Progress, python: str) -> Base:
     if source is None or not file.runs_engines:
         return Base(name=name, path="", source=source or "")
     with _placed(file, "base", "source"):
-        return fetch_base(name, source, cache_dir(), progress, python=Path(python), env=os.environ)
+        return fetch_base(
+            name,
+            source,
+            cache_dir(),
+            progress,
+            python=Path(python),
+            env=os.environ,
+            store=object_store(file),
+            room=_room(file),
+        )
 
 
 def _version(file: FleetFile, name: str, base: BaseShape | None, progress: Progress) -> AdapterVersion:
     source = file.adapters[name].source
     with _placed(file, "adapters", name, "source"):
-        directory = fetch_adapter(name, source, cache_dir(), progress)
+        directory = fetch_adapter(name, source, cache_dir(), progress, store=object_store(file), room=_room(file))
         # An engine that runs elsewhere must find the files under the path that the fleet file gives.
         cache = cache_dir() if file.runs_engines else None
         pool = file.pools.get(file.adapters[name].pool or "")
         judged = pool is None or pool.engine == "vllm"
         return make_version(name, source, directory, base=base, cache=cache if judged else None, judged=judged)
+
+
+def _room(file: FleetFile) -> Room:
+    return Room(cache_dir(), file.storage.cache, lambda: in_use(cache_dir()))
+
+
+def object_store(file: FleetFile) -> ObjectStore:
+    """Which object store the file means by `s3://`."""
+    return ObjectStore(file.storage.s3.endpoint or "", file.storage.s3.region or "")
 
 
 @contextmanager

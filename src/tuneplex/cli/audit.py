@@ -20,6 +20,7 @@ from tuneplex.cli.admin import Admin
 from tuneplex.cli.terminal import Terminal
 from tuneplex.errors import AuditError, UserError
 from tuneplex.files import replaced
+from tuneplex.objects import Place
 from tuneplex.records.audit import (
     CONTROL,
     PUBLIC_FILE,
@@ -30,10 +31,12 @@ from tuneplex.records.audit import (
     PublicKey,
     Selection,
     has_log,
+    kept_heads,
     newest_head,
     selected,
     verify,
 )
+from tuneplex.types import ObjectStore
 
 __all__ = ["Export", "check", "export", "head"]
 
@@ -59,25 +62,35 @@ def check(directory: Path, public_key: Path | None, expect: str | None, *, as_js
     """Verify a log and print what was found; 1 when it is not proven.
 
     Raises:
-        UserError: `expect` is no head.
-        AuditError: A file or the key cannot be read.
+        UserError: `expect` is neither a head nor a place in an object store.
+        AuditError: A file, the key or a head that was kept cannot be read.
     """
     terminal = Terminal.standard()
-    try:
-        kept = None if expect is None else Head.parse(expect)
-    except ValueError as error:
-        raise UserError(f"--expect: {error}", hint="`tuneplex audit head` prints the newest one") from None
-    found = verify(directory, PublicKey.read(public_key or _beside(directory)), kept)
+    key = PublicKey.read(public_key or _beside(directory))
+    kept = [] if expect is None else _expected(expect, key)
+    found = verify(directory, key, kept)
     if as_json:
         terminal.json(msgspec.to_builtins(found))
     else:
         for line in render.report(found, time.time()):
             terminal.say(line)
+        if expect is not None and expect.startswith("s3:") and found.ok:
+            terminal.say(f"the log agrees with the heads in {expect}: {len(kept)}, the newest of record {kept[-1].n}")
     if found.incomplete:
         terminal.warn(f"the last line of {found.incomplete} has no end: it is being written, or a crash cut it off")
     if public_key is None:
         terminal.warn("the public key was taken from beside the log; one that was kept elsewhere proves more")
     return 0 if found.ok else 1
+
+
+def _expected(text: str, key: PublicKey) -> list[Head]:
+    """The head that was given, or all that are kept in an object store."""
+    try:
+        if text.startswith("s3:"):
+            return kept_heads(Place.parse(text), ObjectStore(), key.id)
+        return [Head.parse(text)]
+    except ValueError as error:
+        raise UserError(f"--expect: {error}", hint="`tuneplex audit head` prints the newest one") from None
 
 
 def _beside(directory: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tuneplex.cli import adapters_app, past, traffic_app, usage_app
+from tuneplex.cli import adapters_app, models_app, past, traffic_app, usage_app
 from tuneplex.cli import options as use
 from tuneplex.cli.failures import FAILED, INTERRUPTED, Failure, failure
 from tuneplex.errors import TuneplexError
@@ -41,6 +41,7 @@ def build(*, decorated: bool) -> typer.Typer:
     adapters_app.add(app, look)
     usage_app.add(app, look)
     traffic_app.add(app, look)
+    models_app.add(app, look)
     return app
 
 

@@ -283,7 +283,12 @@ PublicKey = Annotated[
     typer.Option("--public-key", metavar="FILE", help="The key that was kept elsewhere; else that beside the log."),
 ]
 Expect = Annotated[
-    str | None, typer.Option("--expect", metavar="HEAD", help="A head that was kept elsewhere: it must still be there.")
+    str | None,
+    typer.Option(
+        "--expect",
+        metavar="HEAD",
+        help="A head that was kept elsewhere, or s3://BUCKET/PREFIX where they are kept: they must still be there.",
+    ),
 ]
 Since = Annotated[
     str | None, typer.Option("--from", metavar="TIME", help="From this date or time of UTC on, as 2026-12-01T08:30.")

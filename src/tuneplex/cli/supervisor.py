@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tuneplex.app.cache_users import note_user
+from tuneplex.app.prepare import cache_dir
 from tuneplex.app.state import StateDir
 from tuneplex.cli.terminal import Terminal
 from tuneplex.errors import EngineStartError, StateError
@@ -148,6 +150,7 @@ def write(state: StateDir, spec: FleetSpec) -> None:
 
     refuse_running(state, spec.name)
     state.create()
+    note_user(cache_dir(), state)
     state.write_spec(spec)  # first, so that `tuneplex store` finds the store that cannot be used
     if words := prepare_store(state, spec):
         Terminal.standard().warn(words)

@@ -55,7 +55,7 @@ class Auditor:
         self._gone: list[str] = []
         self._retained = float("-inf")
         self._signed: SignedHead | None = None
-        self._heads = Heads(lambda: settings().head_url, lambda: self._signed)
+        self._heads = Heads(settings, lambda: self._signed)
 
     # --- journals
 

@@ -152,7 +152,9 @@ class _Checker:
     def _source(self, path: KeyPath, text: str) -> None:
         source = parse_source(text)
         if source.kind == "pypi" and path[0] != "base":
-            raise self.places.error(path, "only the base can come from PyPI", hint="write a directory or hf:ORG/NAME")
+            raise self.places.error(
+                path, "only the base can come from PyPI", hint="write a directory, hf:ORG/NAME or s3://BUCKET/PREFIX"
+            )
         if source.kind == "dir":
             self._directory(path, Path(text))
 

@@ -26,6 +26,7 @@ from tuneplex.types import (
     Listen,
     Logs,
     Objective,
+    ObjectStore,
     PoolSpec,
     Price,
     Retries,
@@ -87,11 +88,19 @@ def resolve(
         limits=_limits(file, base),
         prices=_prices(file, base),
         logs=Logs(file.logs.format, file.logs.level),
-        records=Keeping(file.records.keep, file.records.audit, file.records.head_url or ""),
+        records=_keeping(file),
         telemetry=Telemetry(file.telemetry.traces or "", file.telemetry.sample),
         objective=_promised(file),
         objectives=_objectives(file, base),
     )
+
+
+def _keeping(file: FleetFile) -> Keeping:
+    """What is kept, and where heads go; the object store matters only if they go to one."""
+    records, store = file.records, file.storage.s3
+    url = records.head_url or ""
+    named = ObjectStore(store.endpoint or "", store.region or "") if url.startswith("s3:") else ObjectStore()
+    return Keeping(records.keep, records.audit, url, records.head_lock or records.audit, named)
 
 
 def _limits(file: FleetFile, base: Base) -> dict[str, Limits]:

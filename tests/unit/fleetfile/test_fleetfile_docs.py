@@ -32,6 +32,8 @@ SECTIONS: dict[str, type[schema.Section]] = {
     "`gateway.breaker`": schema.BreakerSection,
     "`gateway.idempotency`": schema.IdempotencySection,
     "`store`": schema.StoreSection,
+    "`storage`": schema.StorageSection,
+    "`storage.s3`": schema.S3Section,
     "`records`": schema.RecordsSection,
     "`slo`": schema.SloSection,
     "`telemetry`": schema.TelemetrySection,

