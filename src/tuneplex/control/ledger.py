@@ -36,6 +36,7 @@ class Account(msgspec.Struct, frozen=True):
         stray: Of what it lists, what was not, and should go.
         wrong: Those of which it had something else.
         pinned: Those that had their slot for good.
+        found: Those of them that had it when control began, and by nobody's wish: they were hot.
         since: In which tier each is, and since when.
         order: All that it lists by their last use, the latest last, as far as gateways tell.
         demand: How much each is asked for.
@@ -50,6 +51,7 @@ class Account(msgspec.Struct, frozen=True):
     stray: frozenset[str] = frozenset()
     wrong: frozenset[str] = frozenset()
     pinned: frozenset[str] = frozenset()
+    found: frozenset[str] = frozenset()
     since: dict[str, tuple[Tier | None, float]] = {}
     order: tuple[str, ...] = ()
     demand: Demand = Demand()
@@ -158,6 +160,8 @@ def kept(before: Account, situation: Situation, replica: Seen, begun: Mapping[st
     used = {name: count for name, count in used.items() if name in listed}
     order = tuple(name for name in before.order if name in listed)
     ours = (before.ours | before.changing | replica.changing | wanted.keys()) & listed
+    pinned = frozenset(one.name for one in _told(replica) if one.pinned)
+    wishes = frozenset(name for name, version in wanted.items() if version.name in situation.spec.pins)
     account = Account(
         started=replica.launched.started,
         known=True,
@@ -167,7 +171,8 @@ def kept(before: Account, situation: Situation, replica: Seen, begun: Mapping[st
         ours=ours,
         stray=frozenset(replica.unlisted) & listed - ours,
         wrong=frozenset(name for name, version in wanted.items() if differs(replica, version)),
-        pinned=frozenset(one.name for one in _told(replica) if one.pinned),
+        pinned=pinned,
+        found=(before.found & pinned if before.known else pinned) - wishes,
         order=last_used(order, (*(name for name in sorted(listed) if name not in before.had), *used)),
         demand=demanded(before.demand, used, situation.now),
     )
@@ -234,7 +239,7 @@ def moves(situation: Situation, replica: Seen, account: Account, waiting: Iterab
     tiers = {one.name: one.tier for one in told.adapters if one.name in wanted}
     pinned = {one.name for one in told.adapters if one.pinned}
     always = [name for adapter in spec.pins for name, version in wanted.items() if version.name == adapter]
-    wished = pins(always, account.demand, pinned, tiers, told.slots)
+    wished = pins(always, account.demand, pinned, tiers, told.slots, found=account.found)
     ours = pinned & tiers.keys() if replica.launched.launcher == "external" else pinned
     for name in sorted(ours - wished):
         yield Move(replica.name, "unpin", name)

@@ -79,7 +79,13 @@ def modelled(order: Sequence[str], slots: int, host: int) -> dict[str, Tier]:
 
 
 def pins(
-    always: Sequence[str], demand: Demand, pinned: Collection[str], loaded: Collection[str], slots: int
+    always: Sequence[str],
+    demand: Demand,
+    pinned: Collection[str],
+    loaded: Collection[str],
+    slots: int,
+    *,
+    found: Collection[str] = (),
 ) -> set[str]:
     """Which adapters of a replica should keep a slot.
 
@@ -93,6 +99,7 @@ def pins(
         pinned: Those that are pinned now.
         loaded: All that the replica has.
         slots: How many it has.
+        found: Those of them that were pinned before anybody here knew a demand: they stay so until there is enough.
     """
     most = max(0, slots - 1)
     chosen = [name for name in always if name in loaded][:most]
@@ -100,8 +107,8 @@ def pins(
         return set(chosen)
     room = min(most, max(len(chosen), slots // 2)) - len(chosen)
     others = sorted((name for name in loaded if name not in chosen), key=demand.share, reverse=True)
-    if not demand.is_enough:  # as after a start of control: who was hot before stays so until something is known
-        return {*chosen, *[name for name in others if name in pinned][:room]}
+    if not demand.is_enough:
+        return {*chosen, *[name for name in others if name in pinned and name in found][:room]}
     hot = [name for name in others if demand.share(name) >= (_COLD if name in pinned else _HOT) / slots]
     # Of two that are about as hot the one that has a slot keeps it.
     hot.sort(key=lambda name: demand.share(name) * (_HOT / _COLD if name in pinned else 1.0), reverse=True)

@@ -71,8 +71,9 @@ def test_pins_do_not_come_and_go() -> None:
 
 
 def test_without_knowledge_pins_stay() -> None:
-    """After a start of control nothing is known of demand: who was hot before stays pinned, and nobody else is."""
-    assert pins([], Demand({"a2": 3.0}), ["a3"], NAMES, 4) == {"a3"}
+    """While nothing is known of demand, who was pinned before stays so, and nobody else is."""
+    assert pins([], Demand({"a2": 3.0}), ["a3", "a4"], NAMES, 4, found=["a3"]) == {"a3"}
+    assert pins([], ZIPF, ["a3"], NAMES, 4, found=["a3"]) == {"a0", "a1"}
 
 
 def test_those_of_the_fleet_file_come_first() -> None:
