@@ -338,7 +338,8 @@ class Controller:
             case Unload(replica, name):
                 self._start(self._watch(replica, situation).unload(name))
             case Move(replica, way, name):
-                log.info("an adapter is moved", replica=replica, way=way, adapter=name)
+                told = log.debug if way == "prefetch" else log.info  # that is daily business
+                told("an adapter is moved", replica=replica, way=way, adapter=name)
                 self._start(self._watch(replica, situation).move(way, name))
 
     async def _launch(self, order: Order, now: float) -> None:
