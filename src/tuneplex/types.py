@@ -183,6 +183,7 @@ class Replica(msgspec.Struct, frozen=True):
         tenants: Who it is reserved for; empty means everybody.
         concurrent: Requests that it works on at a time; further ones would wait in it. None: nobody knows.
         slots: Different adapters that it works on at a time. None: nobody knows.
+        pinned: Versions that have one of these slots for good.
         context: Tokens that a request can have, prompt and completion together. None: nobody knows.
         awaited: Versions that it does not serve yet, and is expected to: it starts, or loads them.
         ready_at: When it is expected to be ready, Unix time; None while nobody can tell.
@@ -201,6 +202,7 @@ class Replica(msgspec.Struct, frozen=True):
     tenants: frozenset[str] = frozenset()
     concurrent: int | None = None
     slots: int | None = None
+    pinned: frozenset[str] = frozenset()
     context: int | None = None
     awaited: frozenset[str] = frozenset()
     ready_at: float | None = None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from tests.unit.control.conftest import view_of
 from tuneplex.control.actions import Load, Move
 from tuneplex.control.adapters import adapter_actions
 from tuneplex.control.decide import Situation
@@ -21,7 +22,7 @@ MakeSituation = Callable[..., Situation]
 NOW = 1_000_000.0
 POOL = PoolSpec("default", max_loras=2, max_cpu_loras=3)
 VERSIONS = tuple(AdapterVersion(name, name * 64, f"/adapters/{name}", 8, "default") for name in "abcdef")
-A, B, C, *_ = IDS = [version.id for version in VERSIONS]
+A, B, C, D, *_ = IDS = [version.id for version in VERSIONS]
 
 
 def told(*names: str, slots: int = 2, host: int = 3, pinned: tuple[str, ...] = (), **paths: str) -> Residency:
@@ -202,3 +203,13 @@ def test_the_ledger_dates_each_move(make_spec: MakeSpec, make_seen: MakeSeen, ma
     residency = ledger.figures(situation)["default-0"].residency
     assert residency is not None
     assert {one.name: one.since for one in residency.adapters} == {A: NOW, B: NOW + 5, C: NOW + 5}
+
+
+def test_gateways_are_told_who_has_a_slot_for_good(make_spec: MakeSpec, make_seen: MakeSeen) -> None:
+    """They are pins as the engine tells, of what the replica serves."""
+    spec = make_spec(*VERSIONS[:3], pools=[POOL])
+    replica = make_seen(
+        "default-0", POOL, A, B, C, residency=told(A, B, C, "x@" + "0" * 12, pinned=(A, "x@" + "0" * 12))
+    )
+    assert view_of(spec, replica).replicas[0].pinned == {A}
+    assert view_of(spec, make_seen("default-0", POOL, A)).replicas[0].pinned == frozenset()
