@@ -28,7 +28,7 @@ def target(socket: Path) -> Target:
 
 
 def test_traffic_is_the_same_for_all_and_follows_the_law() -> None:
-    """A seed gives one traffic, at the rate that was said; the first adapter is asked for twice as often as the next."""
+    """A seed gives one traffic, at its rate; the first adapter is asked for twice as often as the next."""
     asks = traffic(STEADY, MANY, 6000, 1.0, 1)
     assert asks == traffic(STEADY, MANY, 6000, 1.0, 1)
     assert asks != traffic(STEADY, MANY, 6000, 1.0, 2)
