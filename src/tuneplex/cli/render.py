@@ -135,7 +135,7 @@ def note(replica: ReplicaStatus) -> str:
 def _drifted(replica: ReplicaStatus) -> str:
     """That adapters were not as control had left them; the log says which."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(replica.drift.items()))
-    return f"adapters drifted and were repaired: {kinds}" if kinds else ""
+    return f"adapters have drifted: {kinds}" if kinds else ""
 
 
 def _draining(replica: ReplicaStatus) -> str:

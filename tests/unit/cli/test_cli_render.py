@@ -194,7 +194,7 @@ def test_an_engine_that_does_not_tell_where_its_adapters_are() -> None:
 def test_drift_is_noted_beside_the_replica() -> None:
     """The note of a replica that is ready tells how many adapters were not as they had been left."""
     words = render.note(replica(drift={"unwanted": 1, "missing": 2}))
-    assert words == "adapters drifted and were repaired: 2 missing, 1 unwanted"
+    assert words == "adapters have drifted: 2 missing, 1 unwanted"
 
 
 def test_a_notice_is_shown_while_nothing_is_wrong() -> None:
