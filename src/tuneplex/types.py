@@ -12,6 +12,7 @@ import msgspec
 from tuneplex.identity import Limits
 
 __all__ = [
+    "Activations",
     "AdapterStatus",
     "AdapterVersion",
     "Base",
@@ -182,6 +183,7 @@ class Replica(msgspec.Struct, frozen=True):
         tenants: Who it is reserved for; empty means everybody.
         concurrent: Requests that it works on at a time; further ones would wait in it. None: nobody knows.
         slots: Different adapters that it works on at a time. None: nobody knows.
+        pinned: Versions that have one of these slots for good.
         context: Tokens that a request can have, prompt and completion together. None: nobody knows.
         awaited: Versions that it does not serve yet, and is expected to: it starts, or loads them.
         ready_at: When it is expected to be ready, Unix time; None while nobody can tell.
@@ -200,6 +202,7 @@ class Replica(msgspec.Struct, frozen=True):
     tenants: frozenset[str] = frozenset()
     concurrent: int | None = None
     slots: int | None = None
+    pinned: frozenset[str] = frozenset()
     context: int | None = None
     awaited: frozenset[str] = frozenset()
     ready_at: float | None = None
@@ -498,6 +501,8 @@ class GatewayReport(msgspec.Struct, frozen=True):
         stage: What it does.
         sharing: Among how many limits are shared, as far as it knows; 0 if it does not say.
         unrecorded: Why it cannot write down now what becomes of requests; empty while it can.
+        begun: Replica -> version -> requests that it has sent there since it started; what was sent last is last.
+        wanted: Version -> requests that wait for a place, and a slot, for it; who has waited longest is first.
     """
 
     gateway: int
@@ -518,6 +523,8 @@ class GatewayReport(msgspec.Struct, frozen=True):
     stage: Stage = Stage.SERVING
     sharing: int = 0
     unrecorded: str = ""
+    begun: dict[str, dict[str, int]] = {}
+    wanted: dict[str, int] = {}
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -616,6 +623,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
         telemetry: Who is told of requests.
         objective: What is promised of the models.
         objectives: Of those models of which something else is, by name.
+        pins: Names of adapters that should always have a slot.
     """
 
     name: str
@@ -633,6 +641,7 @@ class FleetSpec(msgspec.Struct, frozen=True):
     telemetry: Telemetry = Telemetry()
     objective: Objective = Objective()
     objectives: dict[str, Objective] = {}
+    pins: tuple[str, ...] = ()
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -686,6 +695,8 @@ class Resident(msgspec.Struct, frozen=True):
         last_used: When a request last used it, Unix time.
         running: Requests that use it now.
         waiting: Requests that wait for it, or for a seat.
+        path: Where the engine read it.
+        since: Since when it has been in this tier, as far as control has seen it, Unix time.
 
     None stands for what the engine does not tell.
     """
@@ -699,6 +710,15 @@ class Resident(msgspec.Struct, frozen=True):
     last_used: float | None = None
     running: int | None = None
     waiting: int | None = None
+    path: str | None = None
+    since: float | None = None
+
+
+class Activations(msgspec.Struct, frozen=True):
+    """How often an engine has put an adapter into a slot since it started, and what that took; None: not told."""
+
+    count: int | None = None
+    seconds: float | None = None
 
 
 class Residency(msgspec.Struct, frozen=True):
@@ -711,6 +731,8 @@ class Residency(msgspec.Struct, frozen=True):
         host_capacity: Adapters that stay in host memory, those in slots among them.
         host_used: How many do now.
         adapters: All that it knows.
+        activations: What went into slots.
+        guess: The engine does not tell; this is what it should look like by what was sent there.
     """
 
     slots: int | None = None
@@ -719,6 +741,8 @@ class Residency(msgspec.Struct, frozen=True):
     host_capacity: int | None = None
     host_used: int | None = None
     adapters: tuple[Resident, ...] = ()
+    activations: Activations = Activations()
+    guess: bool = False
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
@@ -739,7 +763,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
         running: Requests the engine works on.
         waiting: Requests that wait in the engine.
         kv_use: Share of the KV cache in use, 0 to 1.
-        residency: Where it has its adapters; None where the engine cannot tell.
+        residency: Where it has its adapters; where the engine cannot tell, a guess; None where nobody can say anything.
+        drift: What was found of it that was not as control had left it, since control started: kind -> how often.
         notice: What a person should know although nothing fails.
         tenants: Who its pool is reserved for; empty means everybody.
         outstanding: Requests that gateways have there.
@@ -769,6 +794,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     drained: bool = False
     held: str = ""
     leave_s: float | None = None
+    drift: dict[str, int] = {}
 
 
 class AdapterStatus(msgspec.Struct, frozen=True):

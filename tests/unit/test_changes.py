@@ -70,6 +70,7 @@ replace = msgspec.structs.replace
             {"adapters": (replace(A, pool="big"),)},
             Change("adapter contacts", "change", "live", "pool default -> big"),
         ),
+        ({"pins": ("contacts",)}, Change("pin of contacts", "add", "live")),
         ({"aliases": {}}, Change("alias gpt-4o-mini", "remove", "live", "contacts")),
         (
             {"aliases": {"gpt-4o-mini": "tiny"}},

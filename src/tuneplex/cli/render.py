@@ -117,17 +117,25 @@ def _replica_row(replica: ReplicaStatus, wanted: int) -> tuple[Cell, ...]:
 def _slots(replica: ReplicaStatus) -> str:
     """How many of the engine's slots hold an adapter."""
     known = replica.residency
-    return "" if known is None or known.slots is None else f"{known.slots_used}/{known.slots}"
+    if known is None or known.slots is None:
+        return ""
+    return f"{known.slots_used}/{known.slots}{'?' if known.guess else ''}"
 
 
 def note(replica: ReplicaStatus) -> str:
     """What a replica that is not ready is doing, or why it is not; and what a person should know of one that is."""
     if replica.state is ReplicaState.READY:
-        return "; ".join(filter(None, (replica.detail, replica.notice)))
+        return "; ".join(filter(None, (replica.detail, replica.notice, _drifted(replica))))
     if replica.state is ReplicaState.DRAINING:
         return _draining(replica)
     words = replica.detail or replica.phase
     return f"{words}; drained by hand" if replica.held == "drain" else words
+
+
+def _drifted(replica: ReplicaStatus) -> str:
+    """That adapters were not as control had left them; the log says which."""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(replica.drift.items()))
+    return f"adapters have drifted: {kinds}" if kinds else ""
 
 
 def _draining(replica: ReplicaStatus) -> str:
@@ -184,11 +192,13 @@ def _places(name: str, among: Iterable[ReplicaStatus]) -> Iterator[str]:
     for replica in among:
         for one in replica.residency.adapters if replica.residency else ():
             if one.name == name and one.tier is not None:
-                yield f"{replica.name} {_place(one)}"
+                guess = " (guess)" if replica.residency and replica.residency.guess else ""
+                yield f"{replica.name} {_place(one)}{guess}"
 
 
 def _place(resident: Resident) -> str:
-    where = f"slot {resident.slot}" if resident.tier is Tier.DEVICE else str(resident.tier)
+    slot = "in a slot" if resident.slot is None else f"slot {resident.slot}"
+    where = slot if resident.tier is Tier.DEVICE else str(resident.tier)
     return f"{where}, pinned" if resident.pinned else where
 
 

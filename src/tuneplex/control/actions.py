@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from tuneplex.launchers.launcher import Order
 from tuneplex.types import AdapterVersion
 
-__all__ = ["Action", "Drain", "Forget", "Keep", "Launch", "Load", "Stop", "Unload"]
+__all__ = ["Action", "Drain", "Forget", "Keep", "Launch", "Load", "Move", "Stop", "Unload", "Way"]
+
+Way = Literal["pin", "unpin", "prefetch"]
+"""How an adapter that is loaded can be moved: kept in a slot, let go of, or brought into host memory."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -56,4 +61,12 @@ class Unload(msgspec.Struct, frozen=True):
     name: str
 
 
-Action = Launch | Drain | Keep | Stop | Forget | Load | Unload
+class Move(msgspec.Struct, frozen=True):
+    """Let a replica's engine move what it calls `name`; only with the plugin."""
+
+    replica: str
+    way: Way
+    name: str
+
+
+Action = Launch | Drain | Keep | Stop | Forget | Load | Unload | Move

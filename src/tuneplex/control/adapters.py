@@ -10,7 +10,16 @@ from tuneplex.control.actions import Load, Unload
 from tuneplex.control.seen import Limits, Seen, adapter_of
 from tuneplex.types import AdapterVersion, FleetSpec, ReplicaState
 
-__all__ = ["Use", "adapter_actions", "engine_name", "in_use", "is_complete", "uses"]
+__all__ = [
+    "Use",
+    "adapter_actions",
+    "differs",
+    "engine_name",
+    "in_use",
+    "is_complete",
+    "should_have",
+    "uses",
+]
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -28,6 +37,21 @@ class Use(msgspec.Struct, frozen=True):
 def engine_name(replica: Seen, version: AdapterVersion) -> str:
     """The name under which a replica's engine has a version: its id, or its plain name where nothing can be loaded."""
     return version.id if replica.loads_adapters else version.name
+
+
+def should_have(spec: FleetSpec, replica: Seen) -> tuple[AdapterVersion, ...]:
+    """All versions that a replica should have."""
+    return tuple(version for version in spec.adapters if version.pool == replica.launched.pool)
+
+
+def differs(replica: Seen, version: AdapterVersion) -> bool:
+    """Whether an engine of ours has something else under a version's name: what it read from another place.
+
+    In an engine that others may use, too, the same version may have been loaded from a place of theirs.
+    """
+    if replica.launched.launcher == "external" or replica.residency is None:
+        return False
+    return any(one.name == version.id and one.path not in {None, version.path} for one in replica.residency.adapters)
 
 
 def in_use(spec: FleetSpec, seen: Sequence[Seen]) -> dict[str, Use]:
@@ -75,7 +99,7 @@ def _use(version: AdapterVersion, alive: Sequence[Seen]) -> Use:
 def _next_change(spec: FleetSpec, replica: Seen, now: float, limits: Limits) -> Iterator[Load | Unload]:
     wanted = {version.id: version for version in spec.adapters if version.pool == replica.launched.pool}
     for name, version in wanted.items():
-        if name not in replica.listed and _may_try(replica, name, now, limits):
+        if (name not in replica.listed or differs(replica, version)) and _may_try(replica, name, now, limits):
             yield Load(replica.name, version)
             return
     for name, since in replica.unlisted.items():

@@ -11,11 +11,12 @@ from typing import Protocol
 
 import msgspec
 
-from tuneplex.control.actions import Action, Drain, Forget, Keep, Launch, Load, Stop, Unload
+from tuneplex.control.actions import Action, Drain, Forget, Keep, Launch, Load, Move, Stop, Unload
 from tuneplex.control.clock import Clock
 from tuneplex.control.decide import Situation, decide, failures, gave_up
 from tuneplex.control.figures import metrics_page
 from tuneplex.control.holds import Holds, hold_key
+from tuneplex.control.ledger import Ledger
 from tuneplex.control.report import Surroundings, fleet_status
 from tuneplex.control.seen import Hold, Limits, Seen
 from tuneplex.control.tally import Tally
@@ -102,6 +103,7 @@ class Controller:
         self._starts: dict[str, float] = {}
         self._tokenizer = _tokenizer(spec.base)
         self._tally = tally or Tally()
+        self._ledger = Ledger()
         self._gateways = gateways or (lambda: tuple(range(self.spec.listen.gateways)))
         self._followers: list[Follower] = []
 
@@ -167,6 +169,7 @@ class Controller:
 
     def status(self) -> Status:
         """The fleet as people see it."""
+        situation = self.situation()
         around = Surroundings(
             url=self._url,
             started=self._started,
@@ -174,13 +177,14 @@ class Controller:
             gateways=self.gateways,
             since={name: since for name, (_state, since) in self._since.items()},
             troubles={pool: words for pool, (_at, words) in self._troubles.items()},
+            ledger=self._ledger.figures(situation),
         )
-        return fleet_status(self.situation(), around)
+        return fleet_status(situation, around)
 
     def metrics(self) -> bytes:
         """The fleet's Prometheus page."""
-        reports = self.publisher.reports
-        return metrics_page(self.situation(), reports, self._tally.total(reports))
+        situation, reports = self.situation(), self.publisher.reports
+        return metrics_page(situation, reports, self._tally.total(reports), self._ledger.figures(situation))
 
     def counted(self) -> list[EngineCounters]:
         """What the engines say that they have done, also those that have just ended."""
@@ -239,8 +243,14 @@ class Controller:
         situation = self.situation()
         self._note_states(situation)
         await self._publish(situation)
-        for action in decide(situation):
+        self._note_drift(situation)
+        for action in (*decide(situation), *self._ledger.moves(situation)):
             await self._act(action, situation)
+
+    def _note_drift(self, situation: Situation) -> None:
+        """What engines have otherwise than control had left it is told; `decide` repairs it."""
+        for replica, kind, adapter in self._ledger.look(situation, self.publisher.reports):
+            get_logger(__name__).warning("an adapter has drifted", replica=replica, adapter=adapter, kind=kind)
 
     def _sync_watches(self) -> None:
         """One watch for each replica that lives; one that ended keeps its watch, for its last words."""
@@ -327,6 +337,10 @@ class Controller:
                 self._start(self._watch(replica, situation).load(version))
             case Unload(replica, name):
                 self._start(self._watch(replica, situation).unload(name))
+            case Move(replica, way, name):
+                told = log.debug if way == "prefetch" else log.info  # that is daily business
+                told("an adapter is moved", replica=replica, way=way, adapter=name)
+                self._start(self._watch(replica, situation).move(way, name))
 
     async def _launch(self, order: Order, now: float) -> None:
         pool = order.pool

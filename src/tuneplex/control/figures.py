@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from tuneplex.control.decide import Situation
+from tuneplex.control.ledger import Figures
 from tuneplex.control.seen import Seen
 from tuneplex.engines.server import EngineMetrics
 from tuneplex.metrics import render
@@ -35,16 +37,23 @@ def added(total: GatewayReport, report: GatewayReport) -> GatewayReport:
     )
 
 
-def metrics_page(situation: Situation, reports: Sequence[GatewayReport], ended: GatewayReport) -> bytes:
+def metrics_page(
+    situation: Situation,
+    reports: Sequence[GatewayReport],
+    ended: GatewayReport,
+    ledger: Mapping[str, Figures] = MappingProxyType({}),
+) -> bytes:
     """One page for the whole fleet.
 
     Args:
         situation: With the engines' figures in it.
         reports: Of the gateways that are connected.
         ended: The totals of those that have ended, see `added`; so a gateway's restart takes nothing from the sums.
+        ledger: By replica, where its adapters are, and what was counted of that.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Replicas(situation))
+    registry.register(_Ledger(situation, ledger))
     return render((*reports, ended)) + generate_latest(registry)
 
 
@@ -92,6 +101,30 @@ class _Replicas(Collector):
         return metric
 
 
+class _Ledger(Collector):
+    """What moved between the tiers of replicas, and what was found otherwise than it was left."""
+
+    def __init__(self, situation: Situation, ledger: Mapping[str, Figures]) -> None:
+        self._alive = tuple(replica for replica in situation.seen if replica.alive)
+        self._ledger = ledger
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family."""
+        switches = CounterMetricFamily("tuneplex_replica_adapter_switches", "Slots filled.", labels=_LABELS)
+        yield _filled(switches, self._alive, _switches)
+        pinned = GaugeMetricFamily("tuneplex_replica_adapters_pinned", "Adapters that keep a slot.", labels=_LABELS)
+        yield _filled(pinned, self._alive, _pinned)
+        yield self._by_label("moves", "Adapters that control has moved.", "way", lambda found: found.moved)
+        yield self._by_label("drift", "Adapters found otherwise than left.", "kind", lambda found: found.drift)
+
+    def _by_label(self, name: str, text: str, label: str, counts: Callable[[Figures], Mapping[str, int]]) -> Metric:
+        metric = CounterMetricFamily(f"tuneplex_replica_adapter_{name}", text, labels=(*_LABELS, label))
+        for replica in self._alive:
+            for value, count in counts(self._ledger.get(replica.name, Figures())).items():
+                metric.add_metric((replica.launched.pool, replica.name, value), count)
+        return metric
+
+
 def _filled(metric: _Family, replicas: Sequence[Seen], value: _Value) -> _Family:
     """With a sample for each of these replicas that has the value."""
     for replica in replicas:
@@ -120,6 +153,15 @@ def _slots(replica: Seen) -> int | None:
 
 def _slots_used(replica: Seen) -> int | None:
     return replica.residency.slots_used if replica.residency else None
+
+
+def _switches(replica: Seen) -> int | None:
+    return replica.residency.activations.count if replica.residency else None
+
+
+def _pinned(replica: Seen) -> int | None:
+    told = replica.residency
+    return None if told is None else sum(one.pinned is True for one in told.adapters)
 
 
 def _sums(

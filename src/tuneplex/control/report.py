@@ -8,6 +8,7 @@ import msgspec
 
 from tuneplex.control.adapters import engine_name, is_complete
 from tuneplex.control.decide import Situation, gave_up, restart_at
+from tuneplex.control.ledger import Figures
 from tuneplex.control.seen import Seen
 from tuneplex.control.wanted import match, wanted
 from tuneplex.engines.server import EngineMetrics
@@ -37,6 +38,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         gateways: The indexes of those that live, or should.
         since: Since when each replica is in its state, Unix times.
         troubles: By pool, why a replica could not be launched.
+        ledger: By replica, where its adapters are.
     """
 
     url: str
@@ -45,6 +47,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     gateways: tuple[int, ...] = (0,)
     since: dict[str, float] = {}
     troubles: dict[str, str] = {}
+    ledger: dict[str, Figures] = {}
 
 
 def fleet_status(situation: Situation, around: Surroundings) -> Status:
@@ -91,6 +94,7 @@ def _replica(situation: Situation, replica: Seen, around: Surroundings) -> Repli
     record, figures = replica.launched, replica.metrics or EngineMetrics()
     wanted_names = {engine_name(replica, version): version.id for version in situation.spec.adapters}
     state = situation.state(replica)
+    kept = around.ledger.get(replica.name) or Figures(replica.residency)
     return ReplicaStatus(
         name=record.replica,
         pool=record.pool,
@@ -106,7 +110,8 @@ def _replica(situation: Situation, replica: Seen, around: Surroundings) -> Repli
         running=figures.running,
         waiting=figures.waiting,
         kv_use=figures.kv_use,
-        residency=replica.residency if replica.alive else None,
+        residency=kept.residency if replica.alive else None,
+        drift=kept.drift,
         notice="; ".join(filter(None, (_notice(situation, replica), _shut(record.replica, around.reports)))),
         tenants=next((pool.tenants for pool in situation.spec.pools if pool.name == record.pool), ()),
         outstanding=sum(report.outstanding.get(record.replica, 0) for report in around.reports),

@@ -99,6 +99,7 @@ def _replica(situation: Situation, outlook: Outlook, replica: Seen, used: Mappin
         tenants=_tenants(spec, record.pool),
         concurrent=pool.concurrent if pool is not None else None,
         slots=_slots(pool, replica),
+        pinned=_pinned(replica, serves),
         context=replica.context(serves.values()),
         awaited=_awaited(situation, pool, replica, serves) if pool is not None else frozenset(),
         ready_at=outlook.told(ready_at),
@@ -112,6 +113,13 @@ def _slots(pool: PoolSpec | None, replica: Seen) -> int | None:
     told = replica.residency.slots if replica.residency is not None else None
     ours = pool is not None and pool.launcher == "local" and pool.engine == "vllm"
     return told or (pool.max_loras if pool is not None and ours else 0) or None
+
+
+def _pinned(replica: Seen, serves: Mapping[str, str]) -> frozenset[str]:
+    """As the engine tells. What gateways should not use any more keeps no slot from others for long."""
+    told = replica.residency.adapters if replica.residency is not None else ()
+    names = {one.name for one in told if one.pinned}
+    return frozenset(version for version, name in serves.items() if name in names)
 
 
 def _awaited(situation: Situation, pool: PoolSpec, replica: Seen, serves: Collection[str]) -> frozenset[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from tuneplex.control.actions import Way
 from tuneplex.control.seen import Hold, Limits, LoadFailure, Seen
 from tuneplex.engines.driver import Driver, EngineMetrics, EngineModel, EngineServer
 from tuneplex.errors import EngineError, EngineTimeout
@@ -178,6 +179,15 @@ class Watch:
             except EngineError as error:
                 self.unlisted[name] = self._now()
                 _log.warning("does not unload an adapter", replica=self._record.replica, adapter=name, error=error)
+            await self._ask_adapters()
+
+    async def move(self, way: Way, name: str) -> None:
+        """Let the engine move an adapter; a failure is only logged, for nothing is lost by it."""
+        with self._change(name):
+            try:
+                await self._driver.move(self._server, way, name)
+            except EngineError as error:
+                _log.info("does not move an adapter", replica=self._record.replica, way=way, adapter=name, error=error)
             await self._ask_adapters()
 
     def forgive(self) -> None:

@@ -72,6 +72,14 @@ class Driver(Protocol):
         """
         ...
 
+    async def move(self, server: EngineServer, way: str, name: str) -> None:
+        """`pin`, `unpin` or `prefetch` what the engine calls `name`.
+
+        Raises:
+            EngineError: It does not, or this kind of engine cannot.
+        """
+        ...
+
     async def residency(self, server: EngineServer) -> Residency | None:
         """Where it has its adapters; None if it cannot tell.
 

@@ -76,12 +76,14 @@ def resolve(
     pools = _assign(file, adapters)
     before = {pool.name: pool for pool in running.pools} if running else {}
     chosen = {version.name: pool.name for pool in pools for version in pool.members}
+    specs = tuple(_pool_spec(file, pool, python, env, before.get(pool.name)) for pool in pools)
+    placed = tuple(msgspec.structs.replace(version, pool=chosen[version.name]) for version in adapters)
     return FleetSpec(
         name=file.name or "",
         base=base,
-        adapters=tuple(msgspec.structs.replace(version, pool=chosen[version.name]) for version in adapters),
+        adapters=placed,
         aliases=dict(file.aliases),
-        pools=tuple(_pool_spec(file, pool, python, env, before.get(pool.name)) for pool in pools),
+        pools=specs,
         listen=_listen(file),
         gateway=_gateway(file, env),
         store=_store(file, env),
@@ -92,6 +94,7 @@ def resolve(
         telemetry=Telemetry(file.telemetry.traces or "", file.telemetry.sample),
         objective=_promised(file),
         objectives=_objectives(file, base),
+        pins=_pins(file, placed, specs),
     )
 
 
@@ -101,6 +104,17 @@ def _keeping(file: FleetFile) -> Keeping:
     url = records.head_url or ""
     named = ObjectStore(store.endpoint or "", store.region or "") if url.startswith("s3:") else ObjectStore()
     return Keeping(records.keep, records.audit, url, records.head_lock or records.audit, named)
+
+
+def _pins(file: FleetFile, adapters: Sequence[AdapterVersion], pools: Sequence[PoolSpec]) -> tuple[str, ...]:
+    """The adapters that always have a slot. An engine whose slots are all pinned could serve nobody else."""
+    for pool in pools:
+        pinned = [one.name for one in adapters if one.pool == pool.name and file.adapters[one.name].pin]
+        if pinned and pool.launcher == "local" and len(pinned) >= pool.max_loras:
+            message = f"cannot be pinned: of the {pool.max_loras} slots of pool {pool.name} one must stay for others"
+            path: KeyPath = ("adapters", pinned[max(0, pool.max_loras - 1)], "pin")
+            raise file.places.error(path, message, hint=f"set pools.{pool.name}.max_loras to {len(pinned) + 1}")
+    return tuple(one.name for one in adapters if file.adapters[one.name].pin)
 
 
 def _limits(file: FleetFile, base: Base) -> dict[str, Limits]:

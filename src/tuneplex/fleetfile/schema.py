@@ -222,6 +222,9 @@ class AdapterSection(Section):
         description="A directory (relative to the fleet file), `hf:ORG/NAME[@REVISION]` or `s3://BUCKET/PREFIX`."
     )
     pool: str | None = Field(default=None, description="The pool that serves it.")
+    pin: bool = Field(
+        default=False, description="It always has a slot in each engine; one slot at least stays for others."
+    )
     limits: LimitsSection | None = Field(default=None, description="How much may be asked of it, by all callers.")
     price: PriceSection | None = Field(default=None, description="What its tokens cost, instead of `prices`.")
     slo: ModelSloSection | None = Field(default=None, description="What is promised of it, instead of what `slo` says.")

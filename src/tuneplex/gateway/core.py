@@ -211,6 +211,8 @@ class Gateway:
             waiting=len(self._room) + len(self._returns),
             shut=self._health.states(),
             unrecorded=self.ledger.scribe.trouble,
+            begun={name: dict(counts) for name, counts in self._places.begun.items() if counts},
+            wanted=self._places.wanted,
         )
 
     def tick(self, now: float) -> None:

@@ -28,12 +28,14 @@ class Places:
 
     Attributes:
         slots: Who has which.
+        begun: Replica -> version -> requests that went there, what went there last is last; of what it serves only.
     """
 
     def __init__(
         self, index: int, ledger: Ledger, doubts: Container[str], health: Health, clock: Callable[[], float]
     ) -> None:
         self.slots = Slots()
+        self.begun: dict[str, dict[str, int]] = {}
         self._index = index
         self._outstanding = ledger.outstanding
         self._doubts = doubts
@@ -49,6 +51,7 @@ class Places:
         self._view = view
         base = next((model.version for model in view.models.values() if model.parent is None), "")
         self.slots.update(view.replicas, base)
+        self.begun = {replica.name: _served(self.begun.get(replica.name, {}), replica) for replica in view.replicas}
         self._count()
 
     def update_turns(self, turns: Turns) -> None:
@@ -122,6 +125,11 @@ class Places:
         """One more request waits for a place, and a slot, for this version of a model."""
         self._waiting[version] += 1
 
+    @property
+    def wanted(self) -> dict[str, int]:
+        """How many wait for each version; who has waited longest is first."""
+        return dict(self._waiting)
+
     def waits_no_more(self, version: str) -> None:
         """One of them does not."""
         self._waiting[version] -= 1
@@ -139,10 +147,12 @@ class Places:
     def began(self, attempt: Attempt) -> None:
         """A request is about to be sent."""
         asked = attempt.asked
-        charge = asked.charge
+        charge, version = asked.charge, asked.model.version
+        counts = self.begun.setdefault(attempt.upstream.replica.name, {})
+        counts[version] = counts.pop(version, 0) + 1
         self.slots.began(
             attempt.upstream.replica.name,
-            asked.model.version,
+            version,
             tenant=charge.tenant,
             weight=charge.weight,
             work=charge.work,
@@ -152,3 +162,7 @@ class Places:
     def ended(self, attempt: Attempt) -> None:
         """The replica has nothing more to do with it."""
         self.slots.ended(attempt.upstream.replica.name, attempt.asked.model.version)
+
+
+def _served(begun: Mapping[str, int], replica: Replica) -> dict[str, int]:
+    return {version: count for version, count in begun.items() if version in replica.serves}

@@ -31,10 +31,11 @@ _N = TypeVar("_N", bound=_Named)
 def changes(old: FleetSpec, new: FleetSpec) -> tuple[Change, ...]:
     """The differences, empty when there is nothing to do.
 
-    Adapters, aliases, limits, prices, how long requests are kept, what is promised of models, gateway settings, the
-    number of replicas, how long they drain and the tenants they are for change while everything runs (`live`). Other
-    pool settings replace replicas one by one (`rolling`). The fleet's name, its base, its store, its logs and where it
-    listens need a `restart`. Where something was fetched from makes no difference as long as it is the same thing.
+    Adapters, pins, aliases, limits, prices, how long requests are kept, what is promised of models, gateway settings,
+    the number of replicas, how long they drain and the tenants they are for change while everything runs (`live`).
+    Other pool settings replace replicas one by one (`rolling`). The fleet's name, its base, its store, its logs and
+    where it listens need a `restart`. Where something was fetched from makes no difference as long as it is the same
+    thing.
     """
     return tuple(_changes(_without_sources(old), _without_sources(new)))
 
@@ -62,6 +63,8 @@ def _changes(old: FleetSpec, new: FleetSpec) -> Iterator[Change]:
         if getattr(old, what) != getattr(new, what):
             yield Change(what, "change", _LIVE, _fields(getattr(old, what), getattr(new, what)))
     yield from _objectives(old, new)
+    for name in sorted({*old.pins} ^ {*new.pins}):
+        yield Change(f"pin of {name}", "add" if name in new.pins else "remove", _LIVE)
     if old.gateway != new.gateway:
         yield Change("gateway", "change", _LIVE, _fields(old.gateway, new.gateway))
 

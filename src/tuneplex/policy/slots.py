@@ -11,6 +11,7 @@ How a gateway uses it:
 
 An adapter has a slot for as long as a request with it is under way. One that never pauses would keep its slot for
 ever, so it is closed: nothing begins with it, until its requests are over and the one that waits has its slot.
+Pinned adapters have theirs for good: they are never closed, and the others share what is left.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Slots:
         self._quantum_s = quantum_s
         self._base = ""
         self._limits: dict[str, int | None] = {}
+        self._pinned: dict[str, frozenset[str]] = {}
         self._tenures: dict[str, dict[str, _Tenure]] = {}
         self._closings: dict[str, _Closing] = {}
         self._others: dict[str, frozenset[str]] = {}
@@ -62,9 +64,13 @@ class Slots:
             base: The base's version.
         """
         self._base = base
-        self._limits = {replica.name: replica.slots for replica in replicas}
-        for wanted in [wanted for wanted, closing in self._closings.items() if self._slots(closing.replica) is None]:
+        replicas = tuple(replicas)
+        self._limits = {replica.name: _shared(replica) for replica in replicas}
+        self._pinned = {replica.name: replica.pinned for replica in replicas if replica.pinned}
+        void = [wanted for wanted, closing in self._closings.items() if self._is_void(closing)]
+        for wanted in void:
             del self._closings[wanted]
+        self._opened = self._opened or bool(void)
 
     def hear(
         self, elsewhere: Mapping[str, Mapping[str, int]], closing: Mapping[str, Collection[str]], now: float
@@ -95,12 +101,13 @@ class Slots:
 
     def has_slot(self, replica: Replica, version: str) -> bool:
         """The same, whoever's turn it is: nothing is remembered."""
-        if replica.slots is None or version == self._base:
+        slots = _shared(replica)
+        if slots is None or version == self._base or version in replica.pinned:
             return True
         name = replica.name
         if self._is_closed(name, version):
             return False
-        return version in self._tenures.get(name, ()) or self._free(name, version, replica.slots) > 0
+        return version in self._tenures.get(name, ()) or self._free(name, version, slots) > 0
 
     def began(self, replica: str, version: str, *, tenant: str, weight: float, work: float, now: float) -> None:
         """A request has begun there.
@@ -186,13 +193,17 @@ class Slots:
         left = closing.version not in self._tenures.get(closing.replica, ())
         return slots is not None and left and self._free(closing.replica, wanted, slots) <= 0
 
+    def _is_void(self, closing: _Closing) -> bool:
+        """Whether nobody is to get a slot that way: nobody knows of slots there any more, or it was pinned since."""
+        return self._slots(closing.replica) is None or closing.version in self._pinned.get(closing.replica, ())
+
     def _slots(self, replica: str) -> int | None:
         return self._limits.get(replica)
 
     def _open(self, replica: str) -> Iterator[tuple[str, str, _Tenure]]:
-        """Who has a slot there and is not closed."""
+        """Who has a slot there that others can have, and is not closed."""
         for version, tenure in self._tenures.get(replica, {}).items():
-            if not self._is_closed(replica, version):
+            if version not in self._pinned.get(replica, ()) and not self._is_closed(replica, version):
                 yield replica, version, tenure
 
     def _is_closed(self, replica: str, version: str) -> bool:
@@ -201,8 +212,10 @@ class Slots:
         return bool(self._closings) and _Closing(replica, version) in self._closings.values()
 
     def _free(self, replica: str, version: str, slots: int) -> int:
-        """Slots that nobody has, and that were not freed for another one."""
-        taken = self._tenures.get(replica, ())
+        """Slots that nobody has, and that were not freed for another one; those of pinned ones are not among them."""
+        taken: Collection[str] = self._tenures.get(replica, {})
+        if replica in self._pinned:
+            taken = [one for one in taken if one not in self._pinned[replica]]
         if not self._closings and not self._others:  # mostly
             return slots - len(taken)
         promised = sum(
@@ -224,6 +237,11 @@ class Slots:
         del tenures[version]
         if not tenures:
             del self._tenures[replica]
+
+
+def _shared(replica: Replica) -> int | None:
+    """The slots of a replica that adapters share; None where nobody knows."""
+    return None if replica.slots is None else max(1, replica.slots - len(replica.pinned))
 
 
 class _Closing(NamedTuple):

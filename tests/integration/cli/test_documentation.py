@@ -141,6 +141,7 @@ def _keys_page() -> Iterator[str]:
         "docs/idempotency.md",
         "docs/keys.md",
         "docs/limits.md",
+        "docs/residency.md",
         "docs/slo.md",
         "docs/store.md",
         "docs/tracing.md",

@@ -692,6 +692,24 @@ async def test_a_gateway_among_others_reports_and_obeys(narrow: Front, engine: F
     assert nothing_left(narrow)
 
 
+async def test_control_hears_what_is_asked_for(narrow: Front, engine: FakeEngine) -> None:
+    """The report tells what was sent where, the last one last, and what waits, of what a replica still serves."""
+    for model in ("contacts", "contacts-v2", "base", "contacts"):
+        assert (await narrow.chat(model)).status == 200
+    newer, older = VERSIONS["contacts-v2"], VERSIONS["contacts"]
+    first, record = await occupied(narrow, engine)
+    asking = asyncio.create_task(narrow.chat("contacts-v2"))
+    await until_waiting(narrow, 1)
+    report = narrow.gateway.report()
+    assert list(report.begun["r0"].items()) == [(newer, 1), ("base", 1), (older, 3)]
+    assert report.wanted == {newer: 1}
+    record.release(10)
+    await asyncio.gather(first, asking)
+    change(narrow, serves={"base": "base"})
+    report = narrow.gateway.report()
+    assert (report.begun, report.wanted) == ({"r0": {"base": 1}}, {})
+
+
 async def test_an_adapter_that_another_gateway_closed_is_open_when_control_is_lost(
     narrow: Front, engine: FakeEngine
 ) -> None:

@@ -179,6 +179,24 @@ def test_an_engine_that_tells_where_its_adapters_are() -> None:
     assert [row[sheet.columns.index("WHERE")].text for row in sheet.rows] == ["r0 slot 2, pinned; r1 host; r2 disk", ""]
 
 
+def test_an_engine_that_does_not_tell_where_its_adapters_are() -> None:
+    """What is only modelled is marked as a guess, in both tables."""
+    name = version("contacts").id
+    told = (Resident(name, Tier.DEVICE), Resident(name, Tier.DISK))
+    guesses = (Residency(4, 1, adapters=(one,), guess=True) for one in told)
+    fleet = status(*(replica(name=f"r{at}", residency=guess) for at, guess in enumerate(guesses)))
+    sheet = render.replicas(fleet)
+    assert {row[sheet.columns.index("SLOTS")].text for row in sheet.rows} == {"1/4?"}
+    sheet = render.adapters(fleet)
+    assert sheet.rows[0][sheet.columns.index("WHERE")].text == "r0 in a slot (guess); r1 disk (guess)"
+
+
+def test_drift_is_noted_beside_the_replica() -> None:
+    """The note of a replica that is ready tells how many adapters were not as they had been left."""
+    words = render.note(replica(drift={"unwanted": 1, "missing": 2}))
+    assert words == "adapters have drifted: 2 missing, 1 unwanted"
+
+
 def test_a_notice_is_shown_while_nothing_is_wrong() -> None:
     """The note of a replica that is ready tells what a person should know of it."""
     assert render.note(replica(notice="the engine lacks the plugin")) == "the engine lacks the plugin"

@@ -12,13 +12,14 @@ from tests.support.documents import ROOT
 from tests.support.monitoring import PAGE, Kind, Query, bounds, dashboard, documented, queries, shown
 from tuneplex.control.decide import Situation
 from tuneplex.control.figures import metrics_page
+from tuneplex.control.ledger import Figures
 from tuneplex.control.seen import Seen
 from tuneplex.engines.server import EngineMetrics
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.routes import Page
 from tuneplex.metrics import CATALOGUE
 from tuneplex.policy import End
-from tuneplex.types import FleetSpec, GatewayReport, PoolSpec, Residency, Route
+from tuneplex.types import Activations, FleetSpec, GatewayReport, PoolSpec, Residency, Route
 
 MakeSpec = Callable[..., FleetSpec]
 MakeSeen = Callable[..., Seen]
@@ -35,8 +36,10 @@ METRICS = re.compile(r"^\| metric \|.*\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
 @pytest.fixture
 def there(make_spec: MakeSpec, make_seen: MakeSeen, make_situation: MakeSituation) -> Kinds:
     """Every metric that the page can show: the gateways', and those of a replica that tells all it can."""
-    replica = make_seen("default-0", PoolSpec("default"), metrics=EngineMetrics(), residency=Residency(4, 2))
-    page = shown(metrics_page(make_situation(make_spec(), replica), [], GatewayReport(-1, 0, 0)).decode())
+    told = Residency(4, 2, activations=Activations(7, 0.5))
+    replica = make_seen("default-0", PoolSpec("default"), metrics=EngineMetrics(), residency=told)
+    ledger = {"default-0": Figures(told, drift={"missing": 1}, moved={"pin": 2})}
+    page = shown(metrics_page(make_situation(make_spec(), replica), [], GatewayReport(-1, 0, 0), ledger).decode())
     labels = {**page.labels, **{family.name: frozenset(family.labels) for family in CATALOGUE.values()}}
     return {name: Kind(kind, labels[name]) for name, kind in page.types.items()}
 

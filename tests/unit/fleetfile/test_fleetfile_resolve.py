@@ -336,6 +336,19 @@ def test_max_loras_stay_within_max_cpu_loras(load_text: LoadText) -> None:
     assert (found.max_loras, found.max_cpu_loras) == (2, 2)
 
 
+def test_pinned_adapters(load_text: LoadText) -> None:
+    """Those that should always have a slot are known by name, and one slot of their pool must stay for others."""
+    text = "base: models/tiny\nadapters:\n  a: {source: adapters/one, pin: true}\n  b: adapters/one\n"
+    assert resolved(load_text(text), {"a": 8, "b": 8}).pins == ("a",)
+    assert resolved(load_text(adapters("a")), {"a": 8}).pins == ()
+    with pytest.raises(FleetFileError) as caught:
+        resolved(load_text(text.replace("b: adapters/one", "b: {source: adapters/one, pin: true}")), {"a": 8, "b": 8})
+    assert str(caught.value).endswith(
+        "adapters.b.pin: cannot be pinned: of the 2 slots of pool default one must stay for others"
+    )
+    assert caught.value.hint == "set pools.default.max_loras to 3"
+
+
 def test_versions_of_other_adapters(load_text: LoadText) -> None:
     """Each adapter of the file needs its version, and there can be no other."""
     for ranks in ({}, {"a": 8, "b": 8}):

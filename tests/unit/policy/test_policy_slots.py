@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tuneplex.policy import Slots
@@ -69,6 +70,44 @@ def test_one_that_waits_has_another_closed_once_that_had_its_slot_for_long_enoug
     assert desk.slots.closing == {}
     assert desk.slots.settle(set(), desk.now) == desk.now
     assert desk.slots.settle(set(), desk.now) is None
+
+
+def test_pinned_adapters_have_their_slots_beside_what_others_share() -> None:
+    """A pinned one needs no free slot and is never closed; all others share the slots that are left, in turns."""
+    pinned = msgspec.structs.replace(TWO, pinned=frozenset({"hot@1"}))
+    desk = Desk(pinned)
+    desk.begin(pinned, "a@1")
+    assert [desk.slots.fits(pinned, version) for version in ("hot@1", "a@1", "b@1")] == [True, True, False]
+    desk.begin(pinned, "hot@1", work=100)
+    desk.now = 1.0
+    assert desk.slots.settle({"b@1"}, desk.now) is None
+    assert desk.slots.closing == {"s": ("a@1",)}
+    desk.end(pinned, "a@1")
+    assert [desk.slots.fits(pinned, version) for version in ("hot@1", "a@1", "b@1")] == [True, False, True]
+
+
+def test_one_that_is_pinned_while_it_is_closed_is_open_again() -> None:
+    """Its slot will not be free; the one that waits gets another one."""
+    desk = Desk(TWO)
+    desk.begin(TWO, "hot@1", work=5)
+    desk.begin(TWO, "a@1")
+    desk.now = 1.0
+    assert not desk.slots.fits(TWO, "b@1")
+    desk.slots.settle({"b@1"}, desk.now)
+    assert desk.slots.closing == {"s": ("hot@1",)}
+    pinned = msgspec.structs.replace(TWO, pinned=frozenset({"hot@1"}))
+    desk.slots.update([pinned], "base")
+    assert desk.slots.fits(pinned, "hot@1")
+    assert desk.slots.settle({"b@1"}, desk.now) == desk.now
+    assert not desk.slots.fits(pinned, "b@1")
+    desk.slots.settle({"b@1"}, desk.now)
+    assert desk.slots.closing == {"s": ("a@1",)}
+
+
+def test_one_slot_is_shared_even_if_all_are_said_to_be_pinned() -> None:
+    """Whatever an engine says, no adapter is kept waiting for ever."""
+    pinned = msgspec.structs.replace(ONE, pinned=frozenset({"hot@1"}))
+    assert Desk(pinned).slots.fits(pinned, "a@1")
 
 
 def test_who_was_served_most_is_closed() -> None:

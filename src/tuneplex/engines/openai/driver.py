@@ -46,6 +46,11 @@ class OpenAIDriver:
         """Nothing was loaded, so there is nothing to unload."""
         del server, name
 
+    async def move(self, server: EngineServer, way: str, name: str) -> None:
+        """Refuse: OpenAI's API has no adapters."""
+        del server
+        raise EngineError(f"the server cannot {way} {name}")
+
     async def residency(self, server: EngineServer) -> None:
         """OpenAI's API has no adapters, and so no place where they are."""
         del server

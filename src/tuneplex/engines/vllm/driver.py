@@ -74,8 +74,8 @@ class VllmDriver:
             raise EngineError(f"GET /health was answered by {reply.status}: it says that it cannot work")
 
     async def load(self, server: EngineServer, version: AdapterVersion) -> None:
-        """Load an adapter at run time."""
-        body = {"name": version.id, "path": version.path}
+        """Load an adapter at run time. What has its name, and is not it, is replaced where the plugin can tell."""
+        body: dict[str, object] = {"name": version.id, "path": version.path, "replace": True}
         reply = await server.post("/v1/tuneplex/load", body, timeout_s=_LOAD_TIMEOUT_S)
         if _lacks_route(reply):
             body = {"lora_name": version.id, "lora_path": version.path}
@@ -91,6 +91,12 @@ class VllmDriver:
         if _lacks_route(reply):
             reply = await server.post("/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=_LOAD_TIMEOUT_S)
         if not reply.ok and reply.code != "adapter_not_found" and "cannot be found" not in reply.words:
+            raise EngineError(reply.words)
+
+    async def move(self, server: EngineServer, way: str, name: str) -> None:
+        """By the plugin's route of that name."""
+        reply = await server.post(f"/v1/tuneplex/{way}", {"name": name}, timeout_s=_LOAD_TIMEOUT_S)
+        if not reply.ok:
             raise EngineError(reply.words)
 
     async def residency(self, server: EngineServer) -> Residency | None:
