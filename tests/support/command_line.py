@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
+from zlib import crc32
 
 from tuneplex.testing import write_fake_python
 
@@ -43,18 +45,18 @@ def write_adapter(directory: Path, rank: int = 8) -> Path:
     (directory / "adapter_config.json").write_text(json.dumps(config))
     module = "base_model.model.model.layers.0.self_attn.q_proj"
     shapes = {f"{module}.lora_A.weight": (rank, 32), f"{module}.lora_B.weight": (32, rank)}
-    _write_tensors(directory / "adapter_model.safetensors", shapes)
+    _write_tensors(directory / "adapter_model.safetensors", shapes, value=0.01 + crc32(directory.name.encode()) / 2**40)
     return directory
 
 
-def _write_tensors(file: Path, shapes: Shapes) -> None:
+def _write_tensors(file: Path, shapes: Shapes, value: float = 0.0) -> None:
     header: dict[str, object] = {}
     end = 0
     for name, shape in shapes.items():
         begin, end = end, end + math.prod(shape) * 4
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+    file.write_bytes(len(text).to_bytes(8, "little") + text + struct.pack("<f", value) * (end // 4))
 
 
 class Running:

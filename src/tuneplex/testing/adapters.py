@@ -6,13 +6,13 @@ import hashlib
 import itertools
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from tuneplex.errors import SourceError
-from tuneplex.shapes.safetensors import read_header
+from tuneplex.shapes.safetensors import Tensor, read_header
 from tuneplex.testing.protocol import Refusal
 from tuneplex.testing.tiers import Adapter
 
@@ -25,6 +25,7 @@ _PATHS = (
 )
 
 _PEFT = "base_model.model."
+_WEIGHTS = "adapter_model.safetensors"
 _OF_TENSOR = re.compile(r"\.(?:lora_\w+|weight)\b.*")
 _LLAMA = re.compile(
     r"(?:base_model\.model\.)?(?:model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj|model\.embed_tokens|lm_head)"
@@ -49,7 +50,7 @@ class Content(msgspec.Struct, frozen=True):
     """What the files of an adapter say.
 
     Attributes:
-        weights: A digest of all of them.
+        weights: A digest of all of them; empty if they change nothing, so that it speaks as the base.
         rank: Its rank.
         size: Bytes of its tensors; 0 if they cannot be read.
         modules: What its tensors belong to; empty if they cannot be read.
@@ -68,12 +69,13 @@ class Content(msgspec.Struct, frozen=True):
             return None
         rank = msgspec.json.decode(config.read_bytes(), type=_Config).r
         try:
-            tensors = read_header(directory / "adapter_model.safetensors")
+            tensors = read_header(directory / _WEIGHTS)
         except SourceError:
             return cls(_digest(directory), rank)
+        weights = "" if _does_nothing(directory / _WEIGHTS, tensors) else _digest(directory)
         modules = {_OF_TENSOR.sub("", name).removeprefix(_PEFT) for name in tensors}
         size = sum(tensor.size for tensor in tensors.values())
-        return cls(_digest(directory), rank, size, tuple(sorted(modules)))
+        return cls(weights, rank, size, tuple(sorted(modules)))
 
     @property
     def fits(self) -> bool:
@@ -175,6 +177,14 @@ class Adapters:
             words += "please check the stack trace above for the root cause"
             raise Refusal(words, status=500, kind="InternalServerError")
         return content
+
+
+def _does_nothing(file: Path, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the second matrix of every module is zero: then no product is anything else."""
+    seconds = [tensor.data_offsets for name, tensor in tensors.items() if ".lora_B" in name]
+    data = file.read_bytes()
+    start = len(data) - max((tensor.data_offsets[1] for tensor in tensors.values()), default=0)
+    return bool(seconds) and not any(any(data[start + begin : start + end]) for begin, end in seconds)
 
 
 def added(request: LoadRequest) -> str:

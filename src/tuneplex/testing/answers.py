@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tuneplex.testing.generation import LogProb, Reply, Step
+from tuneplex.testing.generation import LogProb, Reply, Step, read
 from tuneplex.testing.protocol import Ask
 from tuneplex.testing.tokens import Tokenizer
 
@@ -59,9 +59,10 @@ class _Counting:
     stream_object: str
     running_usage: tuple[str, ...]
 
-    def __init__(self, tokenizer: Tokenizer, ask: Ask, request_id: str | None) -> None:
+    def __init__(self, tokenizer: Tokenizer, ask: Ask, request_id: str | None, *, voice: str = "") -> None:
         self._tokenizer = tokenizer
         self._ask = ask
+        self._voice = voice
         self._id = f"{self.prefix}-{request_id or uuid.uuid4().hex[:16]}"
         self._created = int(time.time())
         self._said = [0] * (len(ask.prompts) * ask.n)
@@ -98,6 +99,22 @@ class _Counting:
     def _ids(self, ids: list[int]) -> list[int] | None:
         return ids if self._ask.return_token_ids else None
 
+    def _read(self, prompt: list[int]) -> list[Json | None] | None:
+        """How likely each token of a prompt is after those before it, where that was asked for."""
+        alternatives = self._ask.prompt_logprobs
+        if alternatives is None:
+            return None
+        entries: list[Json | None] = [None]
+        for token_id, one in zip(prompt[1:], read(self._tokenizer, prompt, alternatives, self._voice), strict=True):
+            listed = dict(((token_id, one.logprob), *one.top))
+            entries.append(
+                {str(key): self._entry(key, rank, likely) for rank, (key, likely) in enumerate(listed.items(), 1)}
+            )
+        return entries
+
+    def _entry(self, token_id: int, rank: int, logprob: float) -> Json:
+        return {"logprob": logprob, "rank": rank, "decoded_token": self._tokenizer.name(token_id)}
+
 
 class ChatAnswer(_Counting):
     """`POST /v1/chat/completions`; with `tool`, the reply becomes a call of that tool.
@@ -109,6 +126,7 @@ class ChatAnswer(_Counting):
         tool: The function to call, or None.
         required: A tool was required, but none in particular.
         quiet: Tokens without text make no event, unless their ids or log-probabilities were asked for.
+        voice: Whose log-probabilities those of a prompt are.
     """
 
     prefix = "chatcmpl"
@@ -124,8 +142,9 @@ class ChatAnswer(_Counting):
         tool: str | None = None,
         required: bool = False,
         quiet: bool = False,
+        voice: str = "",
     ) -> None:
-        super().__init__(tokenizer, ask, request_id)
+        super().__init__(tokenizer, ask, request_id, voice=voice)
         self._tool = tool
         self._required = required
         self._quiet = quiet or tool is not None
@@ -173,7 +192,7 @@ class ChatAnswer(_Counting):
             "service_tier": None,
             "system_fingerprint": FINGERPRINT,
             "usage": usage_of(self._prompt_tokens, completion),
-            "prompt_logprobs": None,
+            "prompt_logprobs": self._read(self._ask.prompts[0]),
             "prompt_token_ids": self._ids(self._ask.prompts[0]),
             "prompt_text": None,
             "kv_transfer_params": None,
@@ -255,7 +274,7 @@ class CompletionAnswer(_Counting):
             "finish_reason": reply.finish_reason,
             "stop_reason": reply.stop_reason,
             "token_ids": self._ids(reply.token_ids),
-            "prompt_logprobs": None,
+            "prompt_logprobs": self._read(prompt),
             "prompt_token_ids": self._ids(prompt),
             "routed_experts": None,
         }

@@ -103,6 +103,7 @@ class Asker:
             include_usage=bool(options and options.include_usage),
             continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
             return_token_ids=bool(request.return_token_ids),
+            prompt_logprobs=request.prompt_logprobs,
             echo=bool(request.echo),
             **given,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from itertools import pairwise
 
 import msgspec
 
@@ -10,7 +12,7 @@ from tuneplex.testing.language import Continuation, Language, Recital
 from tuneplex.testing.protocol import Ask
 from tuneplex.testing.tokens import Detokenizer, Tokenizer
 
-__all__ = ["LogProb", "Reply", "Step", "steps"]
+__all__ = ["LogProb", "Reply", "Step", "read", "steps"]
 
 
 class LogProb(msgspec.Struct, frozen=True):
@@ -93,6 +95,19 @@ def _finish(ask: Ask, count: int, token_id: int, stop: str | None) -> tuple[str 
     if token_id in ask.stop_token_ids and count > ask.min_tokens:
         return "stop", token_id
     return ("length", None) if count == ask.room else (None, None)
+
+
+def read(tokenizer: Tokenizer, prompt: list[int], alternatives: int, voice: str) -> list[LogProb]:
+    """How likely a voice finds each token of a prompt but the first."""
+    found = []
+    for before, token_id in pairwise(prompt):
+        one = _logprob(tokenizer, token_id, alternatives)
+        if one is None:
+            continue
+        taste = hashlib.blake2b(f"{voice}|{before}|{token_id}".encode(), digest_size=2).digest()
+        likely = one.logprob - (int.from_bytes(taste) / 16384 if voice else 0.0)
+        found.append(LogProb(token_id, likely, one.top[1:]))
+    return found
 
 
 def _logprob(tokenizer: Tokenizer, token_id: int, alternatives: int | None) -> LogProb | None:

@@ -79,6 +79,7 @@ class Sampling(msgspec.Struct, kw_only=True):
     max_tokens: int | None = None
     echo: bool | None = False
     return_token_ids: bool | None = None
+    prompt_logprobs: int | None = None
     request_id: str | None = None
     response_format: dict[str, Any] | None = None
     cache_salt: Any = None
@@ -139,6 +140,7 @@ class Ask(msgspec.Struct, kw_only=True):
         room: How many tokens a reply may have.
         recital: What the reply has to say, where that is prescribed (by a schema, a tool or a script).
         logprobs: How many alternatives to list for each token; None for no log-probabilities.
+        prompt_logprobs: The same of the prompts' tokens.
     """
 
     model: str
@@ -147,6 +149,7 @@ class Ask(msgspec.Struct, kw_only=True):
     room: int = 16
     recital: str | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     stop: list[str] = []
     stop_token_ids: list[int] = []
     include_stop: bool = False

@@ -158,6 +158,7 @@ class Routes:
             tool=str(tool["function"]["name"]) if tool else None,
             required=request.tool_choice == "required",
             quiet=self._options.tool_parser,
+            voice=self.weights(ask.model),
         )
         await self._serve(exchange, record, ask, answer)
 
@@ -166,7 +167,8 @@ class Routes:
         ask = self._asker.completion(request, self._known(request.model))
         record.cache_salt = request.cache_salt
         request_id = exchange.headers.get("x-request-id", request.request_id)
-        await self._serve(exchange, record, ask, CompletionAnswer(self._tokenizer, ask, request_id))
+        answer = CompletionAnswer(self._tokenizer, ask, request_id, voice=self.weights(ask.model))
+        await self._serve(exchange, record, ask, answer)
 
     async def _responses(self, exchange: Exchange, record: Record) -> None:
         request = decode(ResponsesRequest, exchange.headers.get("content-type", ""), exchange.body)
