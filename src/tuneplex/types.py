@@ -17,6 +17,7 @@ __all__ = [
     "AdapterVersion",
     "Base",
     "Breaking",
+    "Candidate",
     "Change",
     "Decision",
     "FleetSpec",
@@ -43,9 +44,11 @@ __all__ = [
     "Spent",
     "Stage",
     "Status",
+    "Storage",
     "Telemetry",
     "Tier",
     "Timeouts",
+    "Trial",
     "Turns",
     "Used",
     "Waiting",
@@ -129,6 +132,35 @@ class AdapterVersion(msgspec.Struct, frozen=True):
         return f"{self.name}@{self.digest[:12]}"
 
 
+class Trial(msgspec.Struct, frozen=True):
+    """How requests are divided between an adapter's version and a new one that is being tried.
+
+    Attributes:
+        version: The new one's id.
+        share: Of the requests that get it, 0 to 1.
+        salt: Of the hash that divides them; another one for each trial.
+        by: What the requests have in common that get the same version: `key`, `user` (where a request names none,
+            each is for itself), or `request`.
+    """
+
+    version: str
+    share: float
+    salt: str
+    by: str = "user"
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A version that is loaded beside those that requests get.
+
+    Attributes:
+        version: Which.
+        trial: The requests that get it nevertheless; None as long as it is only loaded.
+    """
+
+    version: AdapterVersion
+    trial: Trial | None = None
+
+
 class Price(msgspec.Struct, frozen=True):
     """What each token costs, in picos (10^-12) of the fleet's currency.
 
@@ -158,6 +190,7 @@ class Model(msgspec.Struct, frozen=True):
         created: Unix time, seconds.
         limits: Of all callers together.
         price: Of its tokens; None where nothing is to be paid.
+        trial: A new version that some of the requests get.
     """
 
     name: str
@@ -166,6 +199,7 @@ class Model(msgspec.Struct, frozen=True):
     created: int = 0
     limits: Limits = Limits()
     price: Price | None = None
+    trial: Trial | None = None
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -298,6 +332,18 @@ class ObjectStore(msgspec.Struct, frozen=True):
     region: str = ""
 
 
+class Storage(msgspec.Struct, frozen=True):
+    """Where models and adapters come from, and how many are kept.
+
+    Attributes:
+        objects: Which object store `s3://` means.
+        cache: How many bytes of what was fetched are kept; None for as many as the disk has room for.
+    """
+
+    objects: ObjectStore = ObjectStore()
+    cache: int | None = None
+
+
 class Keeping(msgspec.Struct, frozen=True):
     """What is kept of requests that are over.
 
@@ -383,6 +429,7 @@ class FleetView(msgspec.Struct, frozen=True, tag="view"):
         aliases: Name that clients use -> name in `models`.
         gateways: How many share each limit, and each replica; while one is replaced, both count.
         tokenizer: The path of the base's `tokenizer.json`; empty where there is none.
+        versions: The versions that can be asked for by their ids -> the adapter's name.
     """
 
     generation: int = 0
@@ -392,10 +439,19 @@ class FleetView(msgspec.Struct, frozen=True, tag="view"):
     settings: GatewaySettings = GatewaySettings()
     gateways: int = 1
     tokenizer: str = ""
+    versions: dict[str, str] = {}
 
     def model(self, name: str) -> Model | None:
-        """The model that `name`, perhaps an alias, stands for; None if there is none."""
-        return self.models.get(self.aliases.get(name, name))
+        """The model that `name`, perhaps an alias or a version's id, stands for; None if there is none."""
+        found = self.models.get(self.aliases.get(name, name))
+        return self._pinned(name) if found is None and name in self.versions else found
+
+    def _pinned(self, version: str) -> Model:
+        """An adapter's model with just this version; one that is only being tried has no model of its own yet."""
+        name = self.versions[version]
+        base = next((model.name for model in self.models.values() if model.parent is None), None)
+        model = self.models.get(name) or Model(name, version, parent=base)
+        return msgspec.structs.replace(model, version=version, trial=None)
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -615,6 +671,9 @@ class FleetSpec(msgspec.Struct, frozen=True):
     """A fleet file with everything resolved: sources are local directories, defaults are filled in.
 
     Attributes:
+        adapters: The version of each that requests get.
+        candidates: Further versions that are loaded.
+        storage: Where versions come from that are added while the fleet runs.
         limits: Of models, by name.
         prices: Of those models whose use costs something, by name.
         store: URL of the PostgreSQL database that keeps tenants and keys; empty for a file in the state directory.
@@ -642,6 +701,13 @@ class FleetSpec(msgspec.Struct, frozen=True):
     objective: Objective = Objective()
     objectives: dict[str, Objective] = {}
     pins: tuple[str, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    storage: Storage = Storage()
+
+    @property
+    def loaded(self) -> tuple[AdapterVersion, ...]:
+        """All versions that should be loaded."""
+        return (*self.adapters, *(candidate.version for candidate in self.candidates))
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -798,11 +864,19 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 
 
 class AdapterStatus(msgspec.Struct, frozen=True):
-    """One adapter of the fleet and the replicas that have it loaded; `detail` tells why some do not."""
+    """One adapter version of the fleet.
+
+    Attributes:
+        version: Which.
+        replicas: That have it loaded.
+        detail: Why some do not.
+        share: Of the requests that it gets while it is being rolled out; None for one that is in use.
+    """
 
     version: AdapterVersion
     replicas: tuple[str, ...] = ()
     detail: str = ""
+    share: float | None = None
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from tuneplex.errors import StoreConflict, StoreDown, StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
 from tuneplex.journal import Finished
 from tuneplex.records import Counted, EngineCounters, Spending, Usage
+from tuneplex.releases import AdapterChange, AdapterEvent, AdapterRecord
 
 __all__ = ["MemoryRecords"]
 
@@ -37,6 +38,8 @@ class MemoryRecords:
         self.finished: dict[str, Finished] = {}
         self.engines: dict[str, EngineCounters] = {}
         self.used: list[Usage] = []
+        self._events: dict[str, list[AdapterEvent]] = {}
+        self._adapters: dict[tuple[str, str], AdapterRecord] = {}
         self.asked: dict[str, object] = {}
         self._tenants = {DEFAULT_TENANT: Tenant(DEFAULT_TENANT)}
         self._keys: dict[str, Key] = {}
@@ -115,6 +118,37 @@ class MemoryRecords:
         del fleet
         self._answer()
         return sorted(self.engines.values(), key=lambda one: one.since)
+
+    def requests_since(self, fleet: str, since: float) -> list[Finished]:
+        """Requests that were over later."""
+        del fleet
+        self._answer()
+        return [one for one in self.finished.values() if one.closed >= since]
+
+    def adapters(self, fleet: str) -> tuple[AdapterRecord, ...]:
+        """What is known of adapters."""
+        self._answer()
+        return tuple(sorted((one for key, one in self._adapters.items() if key[0] == fleet), key=lambda one: one.name))
+
+    def change_adapter(
+        self, fleet: str, name: str, change: Callable[[AdapterRecord | None], AdapterChange]
+    ) -> AdapterRecord | None:
+        """Keep what `change` makes of it; it ends the connection as it does for other changes."""
+        self._answer()
+        record, events = change(self._adapters.get((fleet, name)))
+        if record is None:
+            self._adapters.pop((fleet, name), None)
+        else:
+            self._adapters[fleet, name] = record
+        self._events.setdefault(fleet, []).extend(events)
+        if self.cut:
+            raise StoreDown("the store (memory) does not answer: the connection is gone")
+        return record
+
+    def adapter_events(self, fleet: str, adapter: str = "", limit: int = 100) -> tuple[AdapterEvent, ...]:
+        """What was done."""
+        self._answer()
+        return tuple(one for one in self._events.get(fleet, ()) if adapter in {"", one.adapter})[-limit:]
 
     def close(self) -> None:
         """Nothing is open."""

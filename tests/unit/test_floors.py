@@ -16,7 +16,7 @@ FLOORS: dict[int, set[str]] = {
     2: {"http", "shapes", "metrics", "openapi", "journal", "objects"},
     3: {"traffic"},
     4: {"policy", "planner"},
-    5: {"fleetfile"},
+    5: {"fleetfile", "releases"},
     6: {"records"},
     7: {"engines"},
     8: {"launchers", "adapters"},

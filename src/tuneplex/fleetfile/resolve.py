@@ -30,6 +30,7 @@ from tuneplex.types import (
     PoolSpec,
     Price,
     Retries,
+    Storage,
     Telemetry,
     Timeouts,
     Waiting,
@@ -92,18 +93,11 @@ def resolve(
         logs=Logs(file.logs.format, file.logs.level),
         records=_keeping(file),
         telemetry=Telemetry(file.telemetry.traces or "", file.telemetry.sample),
+        storage=Storage(_objects(file), file.storage.cache),
         objective=_promised(file),
         objectives=_objectives(file, base),
         pins=_pins(file, placed, specs),
     )
-
-
-def _keeping(file: FleetFile) -> Keeping:
-    """What is kept, and where heads go; the object store matters only if they go to one."""
-    records, store = file.records, file.storage.s3
-    url = records.head_url or ""
-    named = ObjectStore(store.endpoint or "", store.region or "") if url.startswith("s3:") else ObjectStore()
-    return Keeping(records.keep, records.audit, url, records.head_lock or records.audit, named)
 
 
 def _pins(file: FleetFile, adapters: Sequence[AdapterVersion], pools: Sequence[PoolSpec]) -> tuple[str, ...]:
@@ -115,6 +109,17 @@ def _pins(file: FleetFile, adapters: Sequence[AdapterVersion], pools: Sequence[P
             path: KeyPath = ("adapters", pinned[max(0, pool.max_loras - 1)], "pin")
             raise file.places.error(path, message, hint=f"set pools.{pool.name}.max_loras to {len(pinned) + 1}")
     return tuple(one.name for one in adapters if file.adapters[one.name].pin)
+
+
+def _objects(file: FleetFile) -> ObjectStore:
+    return ObjectStore(file.storage.s3.endpoint or "", file.storage.s3.region or "")
+
+
+def _keeping(file: FleetFile) -> Keeping:
+    """What is kept, and where heads go; the object store matters only if they go to one."""
+    records, url = file.records, file.records.head_url or ""
+    named = _objects(file) if url.startswith("s3:") else ObjectStore()
+    return Keeping(records.keep, records.audit, url, records.head_lock or records.audit, named)
 
 
 def _limits(file: FleetFile, base: Base) -> dict[str, Limits]:

@@ -11,6 +11,7 @@ from tuneplex.policy.periods import BUDGETS, DAY_S, Periods, day_of, month_of, p
 from tuneplex.policy.permission import permits
 from tuneplex.policy.retrying import DEATHS, Budget, End, Verdict, backoff_s, read_retry_after, verdict
 from tuneplex.policy.routing import least_outstanding
+from tuneplex.policy.share import takes_new
 from tuneplex.policy.slots import QUANTUM_S, Slots
 from tuneplex.policy.turns import local_weights, places, turns
 from tuneplex.policy.windows import MINUTE_S, Cell, Window
@@ -54,6 +55,7 @@ __all__ = [
     "read_retry_after",
     "rest_s",
     "shares",
+    "takes_new",
     "together",
     "too_small",
     "turns",

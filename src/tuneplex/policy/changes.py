@@ -59,7 +59,7 @@ def _changes(old: FleetSpec, new: FleetSpec) -> Iterator[Change]:
     yield from _aliases(old.aliases, new.aliases)
     yield from _limits(old.limits, new.limits)
     yield from _prices(old.prices, new.prices)
-    for what in ("records", "telemetry"):
+    for what in ("records", "telemetry", "storage"):
         if getattr(old, what) != getattr(new, what):
             yield Change(what, "change", _LIVE, _fields(getattr(old, what), getattr(new, what)))
     yield from _objectives(old, new)

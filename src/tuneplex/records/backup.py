@@ -24,6 +24,7 @@ from tuneplex.errors import StoreConflict, StoreError
 from tuneplex.files import replaced
 from tuneplex.identity import DEFAULT_TENANT
 from tuneplex.records import revisions, tables, upkeep
+from tuneplex.records.adapters import check_adapters
 from tuneplex.records.database import Database
 from tuneplex.records.rows import read_keys, read_tenants
 from tuneplex.records.spending import check_spending
@@ -202,5 +203,6 @@ def _check(connection: Connection) -> None:
     names = {tenant.name for tenant in read_tenants(connection)}
     read_keys(connection)
     check_spending(connection)
+    check_adapters(connection)
     if DEFAULT_TENANT not in names or connection.scalar(select(func.count()).select_from(tables.meta)) != 1:
         raise _Damaged("it lacks rows")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -57,7 +57,7 @@ def find_requests(connection: Connection, fleet: str, request_id: str) -> list[F
     return [_finished(row) for row in connection.execute(last)][::-1]
 
 
-def read_requests(connection: Connection, fleet: str, since: float, until: float) -> Iterator[Finished]:
+def read_requests(connection: Connection, fleet: str, since: float, until: float) -> Generator[Finished]:
     """The requests of a fleet that were over in a time, in the order of their ends.
 
     Args:
@@ -70,8 +70,9 @@ def read_requests(connection: Connection, fleet: str, since: float, until: float
     days = columns.day >= int(since // DAY_S), columns.day <= int(until // DAY_S)
     times = columns.closed >= int(since * 1000), columns.closed < int(until * 1000)
     mine = select(requests).where(columns.fleet == fleet, *days, *times).order_by(columns.closed, columns.id)
-    for row in connection.execution_options(yield_per=_READ_AT_ONCE).execute(mine):
-        yield _finished(row)
+    with connection.execution_options(yield_per=_READ_AT_ONCE).execute(mine) as rows:  # not all may be read
+        for row in rows:
+            yield _finished(row)
 
 
 def read_arrivals(connection: Connection, fleet: str, since: float, until: float) -> Iterator[Finished]:

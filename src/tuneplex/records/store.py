@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -13,6 +15,7 @@ from tuneplex.errors import StoreConflict, StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Access, Key, KeyState, Tenant
 from tuneplex.journal import Finished
 from tuneplex.records import backup, tables, upkeep
+from tuneplex.records.adapters import change_adapter, read_adapters, read_events
 from tuneplex.records.counters import EngineCounters, keep_counters, read_counters
 from tuneplex.records.database import Database
 from tuneplex.records.requests import expire_requests, find_requests, keep_requests, read_arrivals, read_requests
@@ -21,9 +24,11 @@ from tuneplex.records.service import FirstTokens, Served, read_first_tokens, rea
 from tuneplex.records.spending import Counted, Spending, forget_spending, read_spending, write_spending
 from tuneplex.records.upkeep import StoreFacts, Upgraded
 from tuneplex.records.usage import Usage, last_added_up, read_usage
+from tuneplex.releases import AdapterChange, AdapterEvent, AdapterRecord
 
 __all__ = ["Store"]
 
+_NEVER = 1e11  # Unix time; infinity has no day
 _CHANGEABLE = frozenset({"label", "adapters", "base", "limits"})
 
 
@@ -278,6 +283,37 @@ class Store:
         with self._database.writing() as connection:
             forget_spending(connection, fleet)
 
+    # --- adapters
+
+    def adapters(self, fleet: str) -> tuple[AdapterRecord, ...]:
+        """What is known of the adapters of a fleet, by name."""
+        with self._database.reading() as connection:
+            return read_adapters(connection, fleet)
+
+    def change_adapter(
+        self, fleet: str, name: str, change: Callable[[AdapterRecord | None], AdapterChange]
+    ) -> AdapterRecord | None:
+        """Keep what `change` makes of what is known of an adapter; that, as it is now.
+
+        The generation stays: gateways hear of versions from control, not of the store.
+
+        Args:
+            fleet: The fleet's name.
+            name: The adapter's.
+            change: Makes the new record of the one that is there, and says what was done; see `change_tenant`.
+
+        Raises:
+            StoreConflict: It would be too much to keep.
+        """
+        with self._database.writing() as connection:
+            connection.execute(select(tables.meta).with_for_update())  # in PostgreSQL, writers wait for each other
+            return change_adapter(connection, fleet, name, change)
+
+    def adapter_events(self, fleet: str, adapter: str = "", limit: int = 100) -> tuple[AdapterEvent, ...]:
+        """What was done with the adapters of a fleet, or with one of them: the last events, oldest first."""
+        with self._database.reading() as connection:
+            return read_events(connection, fleet, adapter, limit)
+
     # --- requests that are over
 
     def keep_requests(self, fleet: str, finished: Sequence[Finished]) -> None:
@@ -297,6 +333,11 @@ class Store:
         """The requests that were over in a time, in the order of their ends; Unix times, `until` not included."""
         with self._database.reading() as connection:
             yield from read_requests(connection, fleet, since, until)
+
+    def requests_since(self, fleet: str, since: float, limit: int = 100_000) -> list[Finished]:
+        """The first requests that were over at some time or later, Unix time."""
+        with self._database.reading() as connection, closing(read_requests(connection, fleet, since, _NEVER)) as found:
+            return list(islice(found, limit))
 
     def each_arrival(self, fleet: str, since: float, until: float) -> Iterator[Finished]:
         """The requests that are over and came in a time, in the order in which they came; Unix times, as above."""

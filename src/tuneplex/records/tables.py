@@ -27,6 +27,8 @@ from tuneplex.journal import Tried
 __all__ = [
     "REVISION_TABLE",
     "JsonText",
+    "adapter_events",
+    "adapters",
     "added_up",
     "engine_counters",
     "keys",
@@ -224,4 +226,27 @@ engine_counters = Table(
     _number("first_completion"),
     _number("prompt"),
     _number("completion"),
+)
+
+# The versions of adapters, see `releases.AdapterRecord`: one row for each adapter of each fleet.
+adapters = Table(
+    "adapters",
+    metadata,
+    _text("fleet", key=True),
+    _text("name", key=True),
+    Column("record", JsonText(Any), nullable=False),
+)
+
+# What was done with adapters, numbered by fleet.
+adapter_events = Table(
+    "adapter_events",
+    metadata,
+    _text("fleet", key=True),
+    _number("number", key=True),
+    _number("at"),
+    _text("adapter"),
+    _text("who"),
+    _text("action"),
+    _text("version"),
+    _text("why"),
 )

@@ -51,8 +51,8 @@ def test_look_back_up_and_restore(line: CommandLine) -> None:
     """A store is shown, backed up, replaced and restored, without the fleet running."""
     assert facts(line) | {"where": "", "generation": 0} == {
         "where": "",
-        "revision": "0004",
-        "newest": "0004",
+        "revision": "0005",
+        "newest": "0005",
         "generation": 0,
         "tenants": 2,
         "keys": 1,
@@ -71,7 +71,7 @@ def test_look_back_up_and_restore(line: CommandLine) -> None:
     assert done.returncode == 0
     assert done.stdout.split(" of ")[0] in {"4 rows", "5 rows"}  # one may be what the engine had counted
     assert (facts(line)["tenants"], facts(line)["keys"]) == (2, 1)
-    assert "has revision 0004" in line.run("store", "upgrade").stdout
+    assert "has revision 0005" in line.run("store", "upgrade").stdout
 
 
 def test_store_of_an_older_version_is_shown_with_what_to_do(line: CommandLine) -> None:
@@ -80,14 +80,14 @@ def test_store_of_an_older_version_is_shown_with_what_to_do(line: CommandLine) -
         database.execute("UPDATE tuneplex_revision SET version_num = '0002'")
     done = line.run("store", "show", "--json")
     assert (json.loads(done.stdout)["revision"], json.loads(done.stdout)["keys"]) == ("0002", None)
-    assert "needs revision 0004; `tuneplex store upgrade` brings the store there" in done.stderr
+    assert "needs revision 0005; `tuneplex store upgrade` brings the store there" in done.stderr
 
 
 def test_shown_to_a_person(line: CommandLine) -> None:
     """Without --json there is a table."""
     head, row = line.run("store", "show").stdout.splitlines()
     assert head.split() == ["STORE", "REVISION", "TENANTS", "KEYS", "ACTIVE"]
-    assert row.split() == [str(line.states / "shop" / "store.db"), "0004", "2", "1", "1"]
+    assert row.split() == [str(line.states / "shop" / "store.db"), "0005", "2", "1", "1"]
 
 
 def test_running_fleet_keeps_its_store(line: CommandLine) -> None:

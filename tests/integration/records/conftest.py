@@ -23,8 +23,8 @@ NEWER = '''
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0005"
-down_revision = "0004"
+revision = "0006"
+down_revision = "0005"
 
 
 def upgrade() -> None:
@@ -90,7 +90,7 @@ def add_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ad
 
     def add() -> None:
         shutil.copytree(revisions._MIGRATIONS, migrations, ignore=shutil.ignore_patterns("__pycache__"))
-        (migrations / "versions" / "r0005_colour.py").write_text(NEWER.lstrip())
+        (migrations / "versions" / "r0006_colour.py").write_text(NEWER.lstrip())
         monkeypatch.setattr(revisions, "_MIGRATIONS", migrations)
         forget()
 

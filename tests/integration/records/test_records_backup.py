@@ -173,11 +173,11 @@ def test_older_backup(store: Store, other: Store, add_revision: AddRevision, tmp
     expected = content(store)
     add_revision()
     store.backup(tmp_path / "b", 5)
-    assert b'"revision":"0004"' in gzip.decompress((tmp_path / "b").read_bytes())
+    assert b'"revision":"0005"' in gzip.decompress((tmp_path / "b").read_bytes())
     for file in ("a", "b"):
         other.restore(tmp_path / file, replace=True)
         assert content(other) == expected
-        assert other.facts(0).revision == "0005"
+        assert other.facts(0).revision == "0006"
 
 
 def test_backup_of_the_first_revision(store: Store, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_newer_backup(store: Store, add_revision: AddRevision, monkeypatch: pyte
     store.backup(tmp_path / "a", 5)
     monkeypatch.setattr(revisions, "_MIGRATIONS", original)
     revisions._scripts.cache_clear()
-    with pytest.raises(StoreError, match="has revision 0005, which this version does not know") as caught:
+    with pytest.raises(StoreError, match="has revision 0006, which this version does not know") as caught:
         store.restore(tmp_path / "a")
     assert caught.value.hint == "install a newer tuneplex"
 

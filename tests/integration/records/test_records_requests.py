@@ -80,6 +80,14 @@ def test_requests_are_read_by_their_ends(kept: Store) -> None:
     assert [one.request_id for one in kept.each_request(FLEET, first, last)] == ["req-1", "req-2"]
 
 
+def test_requests_since_a_time_are_the_first_of_them(kept: Store) -> None:
+    """What was over since a time is read without an end, but not more of it than is asked for."""
+    everything = list(kept.each_request(FLEET, 0, 2e9))
+    assert kept.requests_since(FLEET, 0) == everything
+    assert kept.requests_since(FLEET, everything[1].closed) == everything[1:]
+    assert kept.requests_since(FLEET, 0, limit=2) == everything[:2]
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_usage_is_added_up_by_each_group(kept: Store, group: str) -> None:
     """Whatever it is added up by, all of it is there."""

@@ -72,17 +72,17 @@ def test_older_store(store: Store, url: str, open_store: MakeStore, add_revision
     add_revision()
     newer = open_store(url)
     if url.startswith("postgresql"):
-        with pytest.raises(StoreError, match=r"has revision 0004; this version needs 0005") as caught:
+        with pytest.raises(StoreError, match=r"has revision 0005; this version needs 0006") as caught:
             newer.prepare()
         assert "tuneplex store upgrade" in caught.value.hint
         assert not isinstance(caught.value, StoreDown)
-        assert newer.facts(0).revision == "0004"
+        assert newer.facts(0).revision == "0005"
         newer.upgrade()
     else:
         done = newer.prepare()
-        assert (done.before, done.after) == ("0004", "0005")
+        assert (done.before, done.after) == ("0005", "0006")
     assert newer.access(10) == before
-    assert newer.facts(0).revision == "0005"
+    assert newer.facts(0).revision == "0006"
     assert newer.prepare().copy == ""
 
 
@@ -95,10 +95,10 @@ def test_file_is_copied_before_it_is_upgraded(tmp_path: Path, open_store: MakeSt
     add_revision()
     newer = open_store(url)
     copy = Path(newer.prepare().copy)
-    assert copy == tmp_path / "store.db.0004.bak"
+    assert copy == tmp_path / "store.db.0005.bak"
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     old = open_store(f"sqlite:///{copy}")
-    assert old.facts(0).revision == "0004"
+    assert old.facts(0).revision == "0005"
     assert old.access(10) == before
 
 
@@ -114,11 +114,11 @@ def test_store_of_a_newer_program(
     revisions._scripts.cache_clear()
     older = open_store(url)
     for attempt in (older.prepare, older.upgrade):
-        with pytest.raises(StoreError, match="has revision 0005, which this version does not know") as caught:
+        with pytest.raises(StoreError, match="has revision 0006, which this version does not know") as caught:
             attempt()
         assert "install a newer tuneplex" in caught.value.hint
         assert not isinstance(caught.value, StoreDown)
-    assert older.facts(0).revision == "0005"
+    assert older.facts(0).revision == "0006"
 
 
 def test_database_of_another_program(url: str, open_store: MakeStore) -> None:
@@ -142,12 +142,12 @@ def test_failed_upgrade_leaves_the_old_store(
     before = filled(store).access(10)
     store.close()
     add_revision()
-    script = next(revisions._MIGRATIONS.glob("versions/r0005*.py"))
+    script = next(revisions._MIGRATIONS.glob("versions/r0006*.py"))
     script.write_text(script.read_text() + "    op.execute('nonsense')\n")
     newer = open_store(url)
     with pytest.raises(StoreError):
         newer.upgrade()
-    assert newer.facts(0).revision == "0004"
+    assert newer.facts(0).revision == "0005"
     assert newer.access(10) == before
 
 
