@@ -10,10 +10,11 @@ from pathlib import Path
 
 import httpx2
 
-from tuneplex.control import Controller, Leasing, Registry, admin_app
+from tuneplex.control import Controller, Deploying, Leasing, Questions, Registry, admin_app
 from tuneplex.control.registry import Patience, Records
 from tuneplex.identity import Access
 from tuneplex.launchers.external import ExternalLauncher
+from tuneplex.releases import AdapterEvent
 from tuneplex.types import Base, FleetSpec
 
 __all__ = ["HASTY", "Desk"]
@@ -43,11 +44,19 @@ class Desk:
         self.registry = Registry(store, snapshot=self.snapshot, publish=self._publish, file=file, patience=patience)
         self.saved: list[FleetSpec] = []
         self.leasing = Leasing(self.controller, self.registry)
-        self.app = admin_app(self.controller, self.registry, self.leasing, self.saved.append)
+        self._questions = Questions(store)
+        self.deploying = Deploying(
+            directory / "versions.snapshot", self.controller, self.registry, self._questions, self._note
+        )
+        self.acted: list[AdapterEvent] = []
+        self.app = admin_app(self.controller, self.registry, self.leasing, self.saved.append, deploying=self.deploying)
         self.client = httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app), base_url="http://control")
 
     async def _publish(self, access: Access) -> None:
         self.published.append(access)
+
+    async def _note(self, event: AdapterEvent) -> None:
+        self.acted.append(event)
 
     @property
     def ids(self) -> set[str]:
@@ -72,6 +81,7 @@ class Desk:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
             await self.client.aclose()
+            self._questions.close()
 
     async def make_key(self, **wish: object) -> httpx2.Response:
         """Ask for a key."""

@@ -18,7 +18,7 @@ HTTP_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE")
 
 _SCHEMA_KEYWORDS = {
     "$ref", "additionalProperties", "anyOf", "default", "description", "enum", "items", "maxLength", "maximum",
-    "minLength", "minimum", "pattern", "properties", "required", "title", "type",
+    "exclusiveMinimum", "minLength", "minimum", "pattern", "properties", "required", "title", "type",
     "maxItems", "minItems", "prefixItems", "uniqueItems",
 }  # fmt: skip
 _TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}

@@ -43,7 +43,13 @@ class FileSet:
 _TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "*.jinja")
 ADAPTER_FILES = FileSet(
     "adapters",
-    ("adapter_config.json", "adapter_model.safetensors", "new_embeddings.safetensors", *_TOKENIZER),
+    (
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "new_embeddings.safetensors",
+        "generation_config.json",
+        *_TOKENIZER,
+    ),
     ("adapter_config.json", "adapter_model.safetensors"),
 )
 BASE_FILES = FileSet(

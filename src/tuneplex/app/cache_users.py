@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tuneplex.app.state import StateDir
 from tuneplex.files import write_whole
-from tuneplex.types import FleetSpec
 
 __all__ = ["in_use", "note_user"]
 
@@ -33,14 +32,21 @@ def in_use(cache: Path) -> Iterator[Path]:
         StateError: One runs, and nobody can tell from what.
     """
     for note in cache.glob("fleets/*"):
-        spec = _running(note)
-        if spec is not None:
-            paths = [spec.base.path, *(version.path for version in spec.adapters)]
-            yield from map(Path, filter(None, paths))
+        state = _running(note)
+        if state is not None:
+            yield from map(Path, filter(None, _paths(state)))
 
 
-def _running(note: Path) -> FleetSpec | None:
-    """What the fleet that was noted is, if it runs; the note of one whose state is gone goes, too."""
+def _paths(state: StateDir) -> Iterator[str]:
+    """What a fleet serves from, and what it could go back to."""
+    spec = state.read_spec()
+    yield spec.base.path
+    yield from (version.path for version in spec.adapters)
+    yield from (known.version.path for record in state.read_versions() for known in record.versions)
+
+
+def _running(note: Path) -> StateDir | None:
+    """The state directory of the fleet that was noted, if it runs; the note of one whose state is gone goes, too."""
     try:
         state = StateDir(Path(note.read_text()))
     except FileNotFoundError:  # another process has removed it
@@ -48,4 +54,4 @@ def _running(note: Path) -> FleetSpec | None:
     if not state.path.is_dir():
         note.unlink(missing_ok=True)
         return None
-    return state.read_spec() if state.is_locked() else None
+    return state if state.is_locked() else None

@@ -29,6 +29,7 @@ from tuneplex.app.trial import Trial
 from tuneplex.control import (
     Controller,
     Counting,
+    Deploying,
     Dividing,
     Expiry,
     Holds,
@@ -100,9 +101,12 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
     leasing = Leasing(controller, registry, fleet_started=info.started if info else 0.0)
     questions = Questions(Store(state.store_url(controller.spec)))
     recording = Recording(state.journal, state.audit, controller, registry, questions)
+    deploying = Deploying(state.versions_file, controller, registry, questions, recording.acted)
+    recording.heard = deploying.rollouts.heard
+    deploying.catalog.open()
     async with (
         controller.publisher.listening(state.feed_socket),
-        _admin(controller, registry, leasing, state, recording),
+        _admin(controller, registry, leasing, state, recording, deploying=deploying),
         asyncio.TaskGroup() as group,
     ):
         runs = (
@@ -110,6 +114,7 @@ async def _act(state: StateDir, spawner: Spawner, env: Mapping[str, str], stop: 
             registry.run(),
             Dividing(controller, registry).run(),
             recording.run(),
+            deploying.run(),
             Expiry(registry, lambda: controller.spec).run(),
             end_when_hanging(_PATIENCE_S),
             _tell(controller, trial),
@@ -162,10 +167,16 @@ def _registry(state: StateDir, controller: Controller) -> Registry:
 
 @contextlib.asynccontextmanager
 async def _admin(
-    controller: Controller, registry: Registry, leasing: Leasing, state: StateDir, recording: Recording
+    controller: Controller,
+    registry: Registry,
+    leasing: Leasing,
+    state: StateDir,
+    recording: Recording,
+    *,
+    deploying: Deploying,
 ) -> AsyncIterator[None]:
     """Serve the admin API for as long as the block runs."""
-    app = admin_app(controller, registry, leasing, state.write_spec, recording)
+    app = admin_app(controller, registry, leasing, state.write_spec, recording, deploying=deploying)
     config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, ws="none")
     server = _Server(config)
     with private_socket(state.admin_socket) as listener:

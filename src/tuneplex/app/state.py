@@ -17,6 +17,7 @@ import platformdirs
 
 from tuneplex.errors import StateError
 from tuneplex.files import write_whole
+from tuneplex.releases import AdapterRecord
 from tuneplex.types import FleetSpec
 
 __all__ = ["StateDir", "SupervisorInfo", "default_path"]
@@ -130,6 +131,11 @@ class StateDir:
         return self.path / "tally"
 
     @property
+    def versions_file(self) -> Path:
+        """What control knows of adapters' versions, for a start without the database."""
+        return self.path / "versions.json"
+
+    @property
     def control_lock_file(self) -> Path:
         """Held by the control process that acts; the next one waits for it."""
         return self.path / "control.lock"
@@ -170,6 +176,14 @@ class StateDir:
     def write_spec(self, spec: FleetSpec) -> None:
         """Replace the active fleet as a whole; a crash leaves the old or the new one, never half of each."""
         write_whole(self.fleet_file, msgspec.json.format(msgspec.json.encode(spec), indent=2))
+
+    def read_versions(self) -> tuple[AdapterRecord, ...]:
+        """What control knew of adapters' versions when it changed them last; nothing if that cannot be read."""
+        try:
+            kept = msgspec.json.decode(self.versions_file.read_bytes(), type=tuple[str, tuple[AdapterRecord, ...]])
+        except (OSError, msgspec.MsgspecError):
+            return ()
+        return kept[1]
 
     def lock(self) -> int:
         """Take the lock that makes this process the directory's only supervisor; it lasts until the process ends.

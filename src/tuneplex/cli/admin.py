@@ -23,8 +23,10 @@ from tuneplex.control.bodies import (
     TenantWish,
 )
 from tuneplex.control.usage_bodies import EngineUse, UsageReport
+from tuneplex.control.version_bodies import AdapterInfo, ProbeWish, RolloutWish, VersionWish
 from tuneplex.errors import StateError, StoreDown, TuneplexError, UserError
 from tuneplex.journal import Finished
+from tuneplex.releases import AdapterEvent, Probing
 from tuneplex.types import Change, FleetSpec, ReplicaStatus, Status
 
 __all__ = ["Admin"]
@@ -32,6 +34,7 @@ __all__ = ["Admin"]
 _TIMEOUT_S = 10.0
 _APPLY_S = 30.0  # a large fleet has to be read and written
 _LONG_S = 30.0  # much may have to be added up
+_PROBE_S = 300.0  # a busy engine reads them one after the other
 _STORE_DOWN = "store_down"
 _UNKNOWN_TENANT = "unknown_tenant"
 _FIRST_TENANT = "`tuneplex tenants list` shows what there is; `tuneplex tenants create NAME` makes one"
@@ -218,6 +221,78 @@ class Admin:
         """
         return msgspec.json.decode(self._wish("POST", _path("keys", key_id, "revoke"), hint=_OTHER_KEY), type=KeyInfo)
 
+    def adapters(self) -> tuple[AdapterInfo, ...]:
+        """All adapters with their versions, by name.
+
+        Raises:
+            StateError: Control does not answer.
+        """
+        return msgspec.json.decode(self._ask("GET", "/adapters"), type=tuple[AdapterInfo, ...])
+
+    def adapter(self, name: str) -> AdapterInfo:
+        """One adapter.
+
+        Raises:
+            UserError: There is none.
+            StateError: Control does not answer.
+        """
+        return msgspec.json.decode(self._wish("GET", _path("adapters", name), hint=""), type=AdapterInfo)
+
+    def adapter_history(self, name: str) -> tuple[AdapterEvent, ...]:
+        """What was done with an adapter, oldest first.
+
+        Raises:
+            TuneplexError: See `tenants`.
+        """
+        return msgspec.json.decode(self._ask("GET", _path("adapters", name, "history")), type=tuple[AdapterEvent, ...])
+
+    def add_adapter(self, wish: RolloutWish) -> AdapterInfo:
+        """Roll out a version.
+
+        Raises:
+            UserError: It is there already, or something stands against it.
+            TuneplexError: See `tenants`.
+        """
+        return msgspec.json.decode(self._wish("POST", "/adapters", wish, hint=""), type=AdapterInfo)
+
+    def promote_adapter(self, name: str, version: str) -> AdapterInfo:
+        """Let requests get this version.
+
+        Raises:
+            UserError: There is none, or they get it already.
+            TuneplexError: See `tenants`.
+        """
+        reply = self._wish("POST", _path("adapters", name, "promote"), VersionWish(version), hint="")
+        return msgspec.json.decode(reply, type=AdapterInfo)
+
+    def roll_back_adapter(self, name: str) -> AdapterInfo:
+        """Give up the version that is being rolled out, or go back to the one before.
+
+        Raises:
+            UserError: There is no such adapter, or no version before.
+            TuneplexError: See `tenants`.
+        """
+        return msgspec.json.decode(self._wish("POST", _path("adapters", name, "rollback"), hint=""), type=AdapterInfo)
+
+    def probe_adapter(self, name: str, version: str, probes: tuple[Probing, ...]) -> tuple[Probing, ...]:
+        """Texts with the log-probabilities of their tokens, by a version that is loaded.
+
+        Raises:
+            UserError: There is none.
+            TuneplexError: See `tenants`; no replica has it loaded, or it does not say.
+        """
+        path, wish = _path("adapters", name, "probe"), ProbeWish(version, probes)
+        return msgspec.json.decode(self._wish("POST", path, wish, hint="", timeout=_PROBE_S), type=tuple[Probing, ...])
+
+    def remove_adapter(self, name: str) -> None:
+        """Let nobody get an adapter any more.
+
+        Raises:
+            UserError: There is none, or it is in the fleet file.
+            TuneplexError: See `tenants`.
+        """
+        self._wish("DELETE", _path("adapters", name), hint="")
+
     def limits(self) -> tuple[LimitUse, ...]:
         """All that have limits, and what they have used of them.
 
@@ -271,7 +346,15 @@ class Admin:
         """
         return msgspec.json.decode(self._ask("GET", "/usage/engines", timeout=_LONG_S), type=tuple[EngineUse, ...])
 
-    def _wish(self, method: str, path: str, body: msgspec.Struct | None = None, *, hint: str) -> bytes:
+    def _wish(
+        self,
+        method: str,
+        path: str,
+        body: msgspec.Struct | None = None,
+        *,
+        hint: str,
+        timeout: float = _TIMEOUT_S,
+    ) -> bytes:
         """Ask for something that a person may have got wrong; `hint` is for what does not exist, or exists already.
 
         Raises:
@@ -280,7 +363,8 @@ class Admin:
             StoreDown: The database does not.
         """
         try:
-            return self._ask(method, path, content=b"" if body is None else msgspec.json.encode(body))
+            content = b"" if body is None else msgspec.json.encode(body)
+            return self._ask(method, path, content=content, timeout=timeout)
         except _Refused as error:
             if error.status < httpx2.codes.INTERNAL_SERVER_ERROR:
                 senseless = error.status == httpx2.codes.BAD_REQUEST and error.code != _UNKNOWN_TENANT

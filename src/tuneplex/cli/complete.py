@@ -102,7 +102,14 @@ def _models(state: Path) -> Iterator[str]:
 
 
 def _adapters(state: Path) -> Iterator[str]:
-    return (adapter.name for spec in _specs(state) for adapter in spec.adapters)
+    yield from {*(adapter.name for spec in _specs(state) for adapter in spec.adapters), *_versions(state)}
+
+
+def _versions(state: Path) -> Iterator[str]:
+    """The adapters that control knows, also those that are not in the fleet file."""
+    from tuneplex.app.state import StateDir  # noqa: PLC0415 - the same
+
+    return (record.name for record in StateDir(state).read_versions())
 
 
 def _specs(state: Path) -> Iterator[FleetSpec]:

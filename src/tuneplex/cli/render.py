@@ -183,8 +183,15 @@ def _adapter_row(adapter: AdapterStatus, status: Status) -> tuple[Cell, ...]:
         Cell("; ".join(_places(version.id, status.replicas))),
         Cell(", ".join(aliases)),
         Cell(version.source, "dim"),
-        Cell(adapter.detail, "red"),
+        Cell(adapter.detail, "red") if adapter.detail else Cell(_tried(adapter), "yellow"),
     )
+
+
+def _tried(adapter: AdapterStatus) -> str:
+    """What becomes of a version that is being rolled out; empty for one that is in use."""
+    if adapter.share is None:
+        return ""
+    return f"tried with {100 * adapter.share:g} % of the requests" if adapter.share else "is being rolled out"
 
 
 def _places(name: str, among: Iterable[ReplicaStatus]) -> Iterator[str]:
@@ -239,7 +246,8 @@ def config(entries: Iterable[tuple[str, str, str]]) -> Sheet:
 
 def welcome(status: Status, spec: FleetSpec, elapsed_s: float, stop: str, *, keys: bool = False) -> Sheet:
     """What somebody needs who has just started a fleet; `keys` tells whether tenants have ever been given keys."""
-    models = ", ".join((status.base, *(adapter.version.name for adapter in status.adapters), *sorted(status.aliases)))
+    named = (status.base, *(adapter.version.name for adapter in status.adapters), *sorted(status.aliases))
+    models = ", ".join(dict.fromkeys(named))
     rows = (
         ("base URL", status.url),
         ("models", models),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tuneplex.control.bookkeeper import Bookkeeper
     from tuneplex.control.controller import Controller
     from tuneplex.control.counting import Counting
+    from tuneplex.control.deploying import Deploying
     from tuneplex.control.expiry import Expiry
     from tuneplex.control.holds import Holds
     from tuneplex.control.journals import Journals
@@ -27,6 +28,7 @@ __all__ = [
     "Bookkeeper",
     "Controller",
     "Counting",
+    "Deploying",
     "Dividing",
     "Expiry",
     "Holds",
@@ -45,6 +47,7 @@ _HOMES = {
     "Bookkeeper": "bookkeeper",
     "Controller": "controller",
     "Counting": "counting",
+    "Deploying": "deploying",
     "Dividing": "turns",
     "Expiry": "expiry",
     "Holds": "holds",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -41,7 +41,7 @@ def engine_name(replica: Seen, version: AdapterVersion) -> str:
 
 def should_have(spec: FleetSpec, replica: Seen) -> tuple[AdapterVersion, ...]:
     """All versions that a replica should have."""
-    return tuple(version for version in spec.adapters if version.pool == replica.launched.pool)
+    return tuple(version for version in spec.loaded if version.pool == replica.launched.pool)
 
 
 def differs(replica: Seen, version: AdapterVersion) -> bool:
@@ -62,7 +62,8 @@ def in_use(spec: FleetSpec, seen: Sequence[Seen]) -> dict[str, Use]:
     load takes nothing away.
     """
     alive = [replica for replica in seen if replica.alive and replica.answered]
-    return {version.name: _use(version, alive) for version in spec.adapters}
+    tried = {candidate.version.id for candidate in spec.candidates}
+    return {version.name: _use(version, alive, tried) for version in spec.adapters}
 
 
 def uses(use: Use, replica: Seen, version: AdapterVersion) -> str | None:
@@ -87,17 +88,17 @@ def adapter_actions(spec: FleetSpec, seen: Sequence[Seen], now: float, limits: L
             yield from _next_change(spec, replica, now, limits)
 
 
-def _use(version: AdapterVersion, alive: Sequence[Seen]) -> Use:
+def _use(version: AdapterVersion, alive: Sequence[Seen], tried: Collection[str]) -> Use:
     at_home = (replica for replica in alive if replica.launched.pool == version.pool)
     if any(engine_name(replica, version) in replica.listed for replica in at_home):
         return Use(version.id, version.pool)
-    earlier = (name for replica in alive for name in sorted(replica.listed) if adapter_of(name) == version.name)
-    name = next(earlier, None)
+    listed = (name for replica in alive for name in sorted(replica.listed) if adapter_of(name) == version.name)
+    name = next((name for name in listed if name not in tried), None)  # what is tried takes nothing over
     return Use(version.id, version.pool) if name is None else Use(name, None)
 
 
 def _next_change(spec: FleetSpec, replica: Seen, now: float, limits: Limits) -> Iterator[Load | Unload]:
-    wanted = {version.id: version for version in spec.adapters if version.pool == replica.launched.pool}
+    wanted = {version.id: version for version in should_have(spec, replica)}
     for name, version in wanted.items():
         if (name not in replica.listed or differs(replica, version)) and _may_try(replica, name, now, limits):
             yield Load(replica.name, version)

@@ -13,6 +13,7 @@ from tuneplex import __version__
 from tuneplex.control.audit_routes import audit_operations, noted_by
 from tuneplex.control.bodies import Amount, LimitUse
 from tuneplex.control.controller import Controller
+from tuneplex.control.deploying import Deploying
 from tuneplex.control.identity_routes import identity_operations
 from tuneplex.control.leasing import Leasing
 from tuneplex.control.openapi import document
@@ -23,6 +24,7 @@ from tuneplex.control.replica_routes import replica_operations
 from tuneplex.control.request_routes import request_operations
 from tuneplex.control.telling import tells_apply
 from tuneplex.control.usage_routes import usage_operations
+from tuneplex.control.version_routes import version_operations
 from tuneplex.engines.driver import KINDS
 from tuneplex.errors import BadRequest, Forbidden
 from tuneplex.identity import Limits
@@ -45,6 +47,8 @@ def admin_app(
     leasing: Leasing,
     save: Callable[[FleetSpec], None],
     records: Recording | None = None,
+    *,
+    deploying: Deploying | None = None,
 ) -> Starlette:
     """The admin API; `GET /openapi.json` describes it.
 
@@ -54,10 +58,11 @@ def admin_app(
         leasing: What is used of limits.
         save: Keeps an applied spec for the next start.
         records: Usage and the audit log.
+        deploying: The versions of adapters.
     """
     app = Starlette(
         routes=routes(
-            admin_operations(controller, registry, leasing, save, records),
+            admin_operations(controller, registry, leasing, save, records, deploying=deploying),
             None if records is None else noted_by(records.auditor),
         ),
         exception_handlers=handlers(),
@@ -72,6 +77,8 @@ def admin_operations(
     leasing: Leasing,
     save: Callable[[FleetSpec], None],
     records: Recording | None = None,
+    *,
+    deploying: Deploying | None = None,
 ) -> tuple[Operation, ...]:
     """All operations of the admin API; see `admin_app` for the arguments."""
 
@@ -80,7 +87,8 @@ def admin_operations(
 
     asks = registry if records is None else records.questions
     operations = (
-        *_fleet_operations(controller, registry, leasing, save, _trouble(controller, records)),
+        *_fleet_operations(controller, registry, leasing, save, _trouble(controller, records), deploying=deploying),
+        *([] if deploying is None else version_operations(controller, deploying.catalog, deploying.rollouts)),
         *replica_operations(controller),
         *request_operations(asks, lambda: controller.spec.name),
         *usage_operations(controller, asks),
@@ -116,6 +124,8 @@ def _fleet_operations(
     leasing: Leasing,
     save: Callable[[FleetSpec], None],
     unrecorded: Callable[[], str],
+    *,
+    deploying: Deploying | None,
 ) -> tuple[Operation, ...]:
     async def status(_call: Call) -> Status:
         return msgspec.structs.replace(controller.status(), store=registry.trouble(time.time()), records=unrecorded())
@@ -128,7 +138,7 @@ def _fleet_operations(
         _check(spec, controller.launcher_names)
         if call.actor != LOCAL_ACTOR:
             _refuse_programs(controller.spec, spec)
-        found = changes(controller.spec, spec)
+        found = changes(controller.spec, spec if deploying is None else deploying.catalog.fleet_of(spec))
         _refuse_other_money(controller.spec, spec, leasing.limits)
         if not call.flag("dry_run"):
             _refuse_restarts(found)
@@ -136,7 +146,7 @@ def _fleet_operations(
                 save(spec)
             except OSError as error:
                 raise not_kept(error) from error
-            controller.apply(spec)
+            (controller if deploying is None else deploying.catalog).apply(spec)
         return found
 
     dry_run = Query("dry_run", "1: only tell what would change.", flag=True)

@@ -144,6 +144,11 @@ class Controller:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def follow_versions(self, spec: FleetSpec) -> None:
+        """Aim at a description that differs in the versions of adapters; what was given up stays so."""
+        self.spec = spec
+        self._wake.set()
+
     def apply(self, spec: FleetSpec) -> None:
         """Aim at another description. What was given up is tried again."""
         self.spec = spec

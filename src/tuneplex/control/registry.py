@@ -20,6 +20,7 @@ from tuneplex.identity import Access, Key, Tenant
 from tuneplex.journal import Finished
 from tuneplex.log import get_logger
 from tuneplex.records import Counted, EngineCounters, Spending, StoreRefused, Usage
+from tuneplex.releases import AdapterChange, AdapterEvent, AdapterRecord
 from tuneplex.units import format_duration
 
 __all__ = ["Patience", "Records", "Registry"]
@@ -85,6 +86,9 @@ class Records(Protocol):
     def requests(self, fleet: str, request_id: str) -> list[Finished]:
         """The requests that are over and that clients know by this id, oldest first."""
 
+    def requests_since(self, fleet: str, since: float) -> list[Finished]:
+        """The requests that were over at some time or later, Unix time, as many as one trial needs at most."""
+
     def usage(
         self, fleet: str, *, by: Sequence[str], since: int, until: int, only: Mapping[str, str] | None = None
     ) -> list[Usage]:
@@ -95,6 +99,17 @@ class Records(Protocol):
 
     def counters(self, fleet: str) -> list[EngineCounters]:
         """What engines have said."""
+
+    def adapters(self, fleet: str) -> tuple[AdapterRecord, ...]:
+        """What is known of the adapters of a fleet."""
+
+    def change_adapter(
+        self, fleet: str, name: str, change: Callable[[AdapterRecord | None], AdapterChange]
+    ) -> AdapterRecord | None:
+        """Keep what `change` makes of what is known of an adapter, and what it says that was done."""
+
+    def adapter_events(self, fleet: str, adapter: str = "", limit: int = 100) -> tuple[AdapterEvent, ...]:
+        """What was done with the adapters of a fleet, or with one of them."""
 
     def close(self) -> None:
         """Let go of the database."""

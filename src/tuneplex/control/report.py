@@ -67,7 +67,10 @@ def fleet_status(situation: Situation, around: Surroundings) -> Status:
             *(_replica(situation, replica, around) for replica in sorted(seen, key=lambda one: one.name)),
             *(status for pool in spec.pools for status in _not_launched(situation, pool, around.troubles)),
         ),
-        adapters=tuple(_adapter(situation, version) for version in spec.adapters),
+        adapters=(
+            *(_adapter(situation, version) for version in spec.adapters),
+            *(_adapter(situation, one.version, one.trial.share if one.trial else 0.0) for one in spec.candidates),
+        ),
         aliases=spec.aliases,
     )
 
@@ -92,7 +95,7 @@ def _gateway(index: int, report: GatewayReport | None) -> GatewayStatus:
 
 def _replica(situation: Situation, replica: Seen, around: Surroundings) -> ReplicaStatus:
     record, figures = replica.launched, replica.metrics or EngineMetrics()
-    wanted_names = {engine_name(replica, version): version.id for version in situation.spec.adapters}
+    wanted_names = {engine_name(replica, version): version.id for version in situation.spec.loaded}
     state = situation.state(replica)
     kept = around.ledger.get(replica.name) or Figures(replica.residency)
     return ReplicaStatus(
@@ -172,11 +175,11 @@ def _not_launched(situation: Situation, pool: PoolSpec, troubles: Mapping[str, s
     ]
 
 
-def _adapter(situation: Situation, version: AdapterVersion) -> AdapterStatus:
+def _adapter(situation: Situation, version: AdapterVersion, share: float | None = None) -> AdapterStatus:
     mine = [replica for replica in situation.seen if replica.launched.pool == version.pool and replica.alive]
     have = tuple(replica.name for replica in mine if engine_name(replica, version) in replica.listed)
     problems = (f"{replica.name}: {_problem(replica, version)}" for replica in mine if _problem(replica, version))
-    return AdapterStatus(version, have, "; ".join(problems))
+    return AdapterStatus(version, have, "; ".join(problems), share)
 
 
 def _problem(replica: Seen, version: AdapterVersion) -> str:

@@ -54,18 +54,28 @@ def fleet_view(situation: Situation, outlook: Outlook, *, generation: int) -> Fl
     created = outlook.created
     base = _model(spec, Model(spec.base.name, spec.base.name, created=created))
     adapters = (_model(spec, Model(name, use.version, parent=base.name, created=created)) for name, use in used.items())
+    replicas = (
+        *(_replica(situation, outlook, replica, used) for replica in situation.seen if replica.alive),
+        *(coming for pool in spec.pools for coming in _coming(situation, outlook, pool)),
+    )
+    answering = {version for replica in replicas for version in replica.serves}
     return FleetView(
         generation=generation,
-        models={model.name: model for model in (base, *adapters)},
+        models={model.name: _tried(spec, model, answering) for model in (base, *adapters)},
         aliases=spec.aliases,
-        replicas=(
-            *(_replica(situation, outlook, replica, used) for replica in situation.seen if replica.alive),
-            *(coming for pool in spec.pools for coming in _coming(situation, outlook, pool)),
-        ),
+        replicas=replicas,
         settings=spec.gateway,
         gateways=max(spec.listen.gateways, outlook.gateways),
         tokenizer=outlook.tokenizer,
+        versions={version.id: version.name for version in spec.loaded if version.id in answering},
     )
+
+
+def _tried(spec: FleetSpec, model: Model, answering: Collection[str]) -> Model:
+    """With the trial of its new version, as long as anybody answers with that."""
+    trials = (one.trial for one in spec.candidates if one.trial is not None and one.version.name == model.name)
+    trial = next((trial for trial in trials if trial.version in answering), None)
+    return model if trial is None else msgspec.structs.replace(model, trial=trial)
 
 
 def _model(spec: FleetSpec, model: Model) -> Model:
@@ -141,7 +151,7 @@ def _loaded_soon(situation: Situation, pool: PoolSpec, replica: Seen) -> frozens
     limits = situation.limits
     if situation.state(replica) is not ReplicaState.READY or not replica.loads_adapters:
         return frozenset()
-    adapters = (version for version in situation.spec.adapters if version.pool == pool.name)
+    adapters = (version for version in situation.spec.loaded if version.pool == pool.name)
     failed = {name for name, failure in replica.failures.items() if failure.count >= limits.hopeless_loads}
     return frozenset(version.id for version in adapters if engine_name(replica, version) not in failed)
 
@@ -194,7 +204,7 @@ def _expected(spec: FleetSpec, pool: PoolSpec, name: str, state: ReplicaState, r
 
 def _versions(spec: FleetSpec, pool: PoolSpec) -> frozenset[str]:
     """All that a pool's replicas should serve."""
-    return frozenset((spec.base.name, *(version.id for version in spec.adapters if version.pool == pool.name)))
+    return frozenset((spec.base.name, *(version.id for version in spec.loaded if version.pool == pool.name)))
 
 
 def _tenants(spec: FleetSpec, pool: str) -> frozenset[str]:
@@ -210,4 +220,5 @@ def _serves(spec: FleetSpec, replica: Seen, used: Mapping[str, Use]) -> dict[str
         name = uses(use, replica, version)
         if name is not None:
             serves[use.version] = name
-    return serves
+    tried = (candidate.version for candidate in spec.candidates if candidate.version.pool == replica.launched.pool)
+    return serves | {version.id: version.id for version in tried if version.id in replica.listed}

@@ -82,6 +82,7 @@ class Asked:
         group: What it waits for, as of `epoch`.
         epoch: The state of fleet and keys that `group` was found in.
         kept: Its entry in the journal is on the disk, where that is required.
+        pinned: Its client has named the version.
         waited_s: How long it has waited.
         gone: Called when its client has left.
         why: Notes what becomes of it, if its client wants to know.
@@ -100,6 +101,7 @@ class Asked:
         "large",
         "model",
         "needed",
+        "pinned",
         "place",
         "principal",
         "priority",
@@ -143,7 +145,7 @@ class Asked:
         self.tally = tally
         self.priority = priority
         self.deadline = deadline
-        self.large = self.kept = False
+        self.large = self.kept = self.pinned = False
         self.needed: Estimate | None = None
         self.ticket: Ticket | None = None
         self.since = self.waited_s = 0.0

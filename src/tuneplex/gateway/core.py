@@ -23,6 +23,7 @@ from tuneplex.gateway.admission import Admission
 from tuneplex.gateway.answers import tell
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.body import Body, read_body
+from tuneplex.gateway.choosing import as_it_is_now, known_model, tried
 from tuneplex.gateway.counters import Counters, Outcome
 from tuneplex.gateway.doubts import Doubts
 from tuneplex.gateway.entrance import Entrance
@@ -32,7 +33,6 @@ from tuneplex.gateway.health import Health
 from tuneplex.gateway.idempotency import Idempotency
 from tuneplex.gateway.keyed import KEY
 from tuneplex.gateway.ledger import Ledger
-from tuneplex.gateway.pages import known_model
 from tuneplex.gateway.places import Places
 from tuneplex.gateway.principals import Principals, principals
 from tuneplex.gateway.relay import Relay
@@ -370,7 +370,10 @@ class Gateway:
             priority=read_priority(exchange.headers),
             deadline=read_deadline(exchange.headers, exchange.started_s),
         )
-        asked.why = read_why(exchange, principal, model.version)
+        asked.pinned = (target.deployment or body.model) in self.view.versions
+        if model.trial is not None:
+            asked.model = exchange.model = tried(model, asked)
+        asked.why = read_why(exchange, principal, asked.model.version)
         return asked
 
     def _resolve(self, principal: Principal, body: Body, deployment: str | None) -> tuple[Model, str]:
@@ -408,7 +411,7 @@ class Gateway:
         asked.principal = authenticate(self.callers(), exchange.headers.get(b"authorization", b""), time.time())
         if exchange.target is not None:
             demand(asked.principal, exchange.target.scopes)
-        asked.model = known_model(self.view, asked.principal.grant, asked.model.name)
+        asked.model = as_it_is_now(self.view, asked)
 
     def send(self, asked: Asked, replica: Replica) -> None:
         """Send it to an engine."""

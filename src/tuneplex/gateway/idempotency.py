@@ -17,12 +17,12 @@ from weakref import WeakValueDictionary
 
 from tuneplex.errors import ApiError, Conflict, Unavailable, Unprocessable
 from tuneplex.gateway.body import read_body
+from tuneplex.gateway.choosing import known_model
 from tuneplex.gateway.counters import Counters
 from tuneplex.gateway.elsewhere import Hop, listening
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.heads import error_lines
 from tuneplex.gateway.keyed import KEY, fingerprint, name_of, read_key
-from tuneplex.gateway.pages import known_model
 from tuneplex.gateway.recorder import Recorder, is_proper
 from tuneplex.gateway.recording import Reader, Recording
 from tuneplex.gateway.replies import (

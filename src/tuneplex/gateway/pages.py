@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from tuneplex.errors import NotFound, Unavailable
+from tuneplex.errors import Unavailable
+from tuneplex.gateway.choosing import known_model
 from tuneplex.gateway.forms import ModelCard, ModelList, Readiness
 from tuneplex.identity import Grant
 from tuneplex.policy import permits
 from tuneplex.types import FleetView, Model, ReplicaState
 
-__all__ = ["known_model", "model_card", "model_list", "readiness"]
+__all__ = ["model_card", "model_list", "readiness"]
 
 
 def model_list(view: FleetView, grant: Grant) -> bytes:
@@ -28,18 +29,6 @@ def model_card(view: FleetView, grant: Grant, name: str) -> bytes:
         NotFound: See `known_model`.
     """
     return msgspec.json.encode(_card(name, known_model(view, grant, name)))
-
-
-def known_model(view: FleetView, grant: Grant, name: str) -> Model:
-    """The model that a name or an alias means.
-
-    Raises:
-        NotFound: There is no such model, or it may not be called: nobody can tell one from the other.
-    """
-    model = view.model(name)
-    if model is None or not permits(grant, model):
-        raise NotFound(f"The model `{name}` does not exist.", param="model", code="model_not_found")
-    return model
 
 
 def readiness(view: FleetView) -> bytes:

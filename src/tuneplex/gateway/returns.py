@@ -15,10 +15,11 @@ from typing import Protocol
 import msgspec
 
 from tuneplex.engines.resuming import Seam
-from tuneplex.errors import ApiError, Quarantined
+from tuneplex.errors import ApiError, NotFound, Quarantined
 from tuneplex.gateway.answers import STREAM_HEADERS
 from tuneplex.gateway.asked import Asked
 from tuneplex.gateway.attempt import Attempt
+from tuneplex.gateway.choosing import as_it_is_now
 from tuneplex.gateway.counters import Outcome
 from tuneplex.gateway.doubts import Doubts
 from tuneplex.gateway.heads import EVENT_STREAM
@@ -261,7 +262,8 @@ class Returns:
         """What begins anew is for the model as it is now: there may be no engine with the old version any more."""
         asked = relay.asked
         if not relay.begun:
-            asked.model = self._desk.view.models.get(asked.model.name, asked.model)
+            with contextlib.suppress(NotFound):
+                asked.model = as_it_is_now(self._desk.view, asked)
 
     def _out(self, relay: Relay) -> None:
         """It waits no longer."""

@@ -10,9 +10,10 @@ from tuneplex import metrics
 from tuneplex.errors import ApiError
 from tuneplex.gateway.access import preflight_headers
 from tuneplex.gateway.admin import AdminSource, admin_call, ask_control, reply_lines
+from tuneplex.gateway.choosing import known_model
 from tuneplex.gateway.exchange import Exchange
 from tuneplex.gateway.openapi import page as description
-from tuneplex.gateway.pages import known_model, model_card, model_list, readiness
+from tuneplex.gateway.pages import model_card, model_list, readiness
 from tuneplex.gateway.principals import Principals
 from tuneplex.gateway.routes import Page, Target
 from tuneplex.identity import Grant, Principal

@@ -22,7 +22,7 @@ from tuneplex.cli.main import build
 from tuneplex.cli.why import explained
 from tuneplex.errors import ApiError, NotFound
 from tuneplex.fleetfile import load
-from tuneplex.gateway.pages import known_model
+from tuneplex.gateway.choosing import known_model
 from tuneplex.identity import Grant
 from tuneplex.policy import End
 from tuneplex.records.audit import AuditEvent, EventKind

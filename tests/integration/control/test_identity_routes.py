@@ -288,10 +288,13 @@ async def test_the_document_is_the_api(desk: Desk) -> None:
     """Every route is in the document and every operation of the document is a route, and the document is valid."""
     document = read((await desk.client.get("/openapi.json")).content)
     told = {(path, method) for path, item in document.paths.items() for method in item.operations()}
-    operations = admin_operations(desk.controller, desk.registry, desk.leasing, desk.saved.append)
+    operations = admin_operations(
+        desk.controller, desk.registry, desk.leasing, desk.saved.append, deploying=desk.deploying
+    )
     served = {(route.path, method) for route in routes(operations) for method in route.methods or ()}
     assert {(path, method) for path, method in served if method != "HEAD"} == told
     assert {route.path for route in desk.app.routes if hasattr(route, "path")} == set(document.paths)
+    assert {("/adapters", "GET"), ("/adapters", "POST"), ("/adapters/{name}/rollback", "POST")} <= told
     assert [server.url for server in document.servers] == ["/admin"]
     rotate = document.paths["/keys/{id}/rotate"].post
     assert rotate is not None

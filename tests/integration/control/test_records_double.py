@@ -13,6 +13,7 @@ from tuneplex.control.registry import Records
 from tuneplex.errors import StoreConflict, StoreMissing
 from tuneplex.identity import DEFAULT_TENANT, Key, Limits, Scope, Tenant
 from tuneplex.records import Store
+from tuneplex.releases import AdapterEvent, AdapterRecord
 
 FAR = 4_000_000_000
 DAY = "tokens_per_day"
@@ -125,4 +126,30 @@ def test_changes_of_keys_and_the_tokens_of_a_day(store: Records) -> None:
         store.keep_spending("shop", {(DAY, 7, "tenant acme", "a"): tokens, (DAY, 8, "tenant acme", "a"): 1})
     assert store.spending("shop", DAY, 7) == {"tenant acme": {"a": 4}}
     assert store.spending("other", DAY, 7) == {}
+    assert store.generation() == before
+
+
+def test_adapters_and_what_was_done_with_them(store: Records) -> None:
+    """Records are kept by fleet and name until they are none; what was done stays, and a failed change leaves all."""
+    first, done = (
+        AdapterRecord("zoe", promoted="a"),
+        [AdapterEvent(at, "zoe", "local", "promoted", "v") for at in (1, 2)],
+    )
+    before = store.generation()
+    assert store.change_adapter("shop", "zoe", lambda record: (first if record is None else record, done[:1])) == first
+    assert store.change_adapter("shop", "amy", lambda _record: (AdapterRecord("amy"), ())) == AdapterRecord("amy")
+    assert [record.name for record in store.adapters("shop")] == ["amy", "zoe"]
+    assert (store.adapters("other"), store.adapter_events("other")) == ((), ())
+
+    def refuse(_record: AdapterRecord | None) -> tuple[None, list[AdapterEvent]]:
+        raise StoreConflict("no")
+
+    with pytest.raises(StoreConflict):
+        store.change_adapter("shop", "zoe", refuse)
+    assert store.change_adapter("shop", "zoe", lambda record: (record, ())) == first
+    assert store.change_adapter("shop", "zoe", lambda _record: (None, done[1:])) is None
+    assert [record.name for record in store.adapters("shop")] == ["amy"]
+    assert store.adapter_events("shop") == store.adapter_events("shop", "zoe") == tuple(done)
+    assert store.adapter_events("shop", "amy") == ()
+    assert store.adapter_events("shop", limit=1) == (done[1],)
     assert store.generation() == before
