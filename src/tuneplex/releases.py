@@ -49,10 +49,17 @@ class Probing(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Scorer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who tells how good an answer is: a URL that is posted to, or a command that reads its standard input."""
+    """Who tells how good an answer is.
+
+    Attributes:
+        url: It is posted to; or
+        command: reads its standard input.
+        tokens: That an answer has at most.
+    """
 
     url: str = ""
     command: tuple[str, ...] = ()
+    tokens: int = 64
 
 
 class Rollout(msgspec.Struct, frozen=True):

@@ -33,6 +33,7 @@ def cli(tmp_path: Path, store: ObjectStore) -> Iterator[CommandLine]:
     line.close()
 
 
+@pytest.mark.full  # tests/integration/objects starts such a fleet with FakeEngine each time
 def test_base_and_adapter_from_a_store(
     cli: CommandLine, store: ObjectStore, base_model: Path, engine_python: Path
 ) -> None:

@@ -11,6 +11,7 @@ import threading
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -41,11 +42,7 @@ STEPS = [
 SCORE = """
 import json, sys
 answer = json.load(sys.stdin)["answer"]
-try:
-    good = set(json.loads(answer)) == {"name", "company", "email", "phone"}
-except ValueError:
-    good = False
-print(json.dumps({"score": float(good)}))
+print(json.dumps({"score": float(answer.lstrip().startswith('{"name"'))}))
 """
 
 
@@ -82,7 +79,9 @@ def write_runs(runs: Path) -> None:
     config = copy(runs, "other-alpha") / "adapter_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"lora_alpha": 80}))
     changed(copy(runs, "good"), lambda number: number ^ 1 if number & 0x7F else number)  # the last of seven digits
-    changed(copy(runs, "worse"), lambda number: number ^ (chance.getrandbits(1) << 15))  # signs at random
+    changed(
+        copy(runs, "worse"), lambda number: (number & 0x7FFF) + 0x100 | chance.getrandbits(1) << 15
+    )  # 4 x, any sign
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +107,7 @@ def line(tmp_path_factory: pytest.TempPathFactory, engine_python: Path, base_mod
 @pytest.fixture(scope="module")
 def probes(line: CommandLine) -> Path:
     """The adapter's probes, with what the version that is served says of them."""
-    file, bare = line.directory / "probes.jsonl", line.directory / "bare.jsonl"
+    file, bare = line.directory / "probes.jsonl", line.directory / "questions.jsonl"
     asked = ({"messages": [{"role": "user", "content": QUESTION + sentence}]} for sentence in SENTENCES)
     bare.write_text("\n".join(json.dumps(probe) for probe in asked))
     version = json.loads(line.run("adapters", "show", "contacts", "--json").stdout)["promoted"]
@@ -120,27 +119,27 @@ def probes(line: CommandLine) -> Path:
 
 @contextmanager
 def traffic(line: CommandLine) -> Iterator[None]:
-    """Two clients that ask all the while; every request must be answered."""
+    """A client that asks all the while; every request must be answered."""
     url, over, failed = json.loads(line.run("status", "--json").stdout)["url"], threading.Event(), []
 
-    def ask(number: int) -> None:
+    def ask() -> None:
         with httpx2.Client(timeout=120) as client:
-            while not over.is_set():
+            for number in count():
+                if over.is_set():
+                    break
                 messages = [{"role": "user", "content": QUESTION + SENTENCES[number % len(SENTENCES)]}]
-                body = {"model": "contacts", "messages": messages, "max_tokens": 16}
+                body = {"model": "contacts", "messages": messages, "max_tokens": 4}
                 reply = client.post(f"{url}/chat/completions", json=body)
                 if not reply.is_success:
                     failed.append(reply.text)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
+    thread = threading.Thread(target=ask)
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        for thread in threads:
-            thread.join()
+        thread.join()
     assert not failed
 
 

@@ -63,6 +63,9 @@ _Probes = Annotated[
     Path | None,
     typer.Option("--probes", metavar="FILE", help="What it has to read first: JSON lines, see docs/rollouts.md."),
 ]
+_ScoreTokens = Annotated[
+    int, typer.Option("--score-tokens", metavar="NUMBER", min=1, max=4096, help="How long an answer is at most.")
+]
 _Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is decided, or at once.")]
 _ScoreUrl = Annotated[
     str | None, typer.Option("--score-url", metavar="URL", help="Who tells how good answers are: by POST.")
@@ -127,6 +130,7 @@ def add_version(
     probes: _Probes = None,
     score_url: _ScoreUrl = None,
     score_command: _ScoreCommand = None,
+    score_tokens: _ScoreTokens = 64,
     wait: _Wait = True,
     json: use.Json = False,
     fleet: use.FleetName = None,
@@ -151,7 +155,7 @@ def add_version(
         divided_by=by.value,
         within_s=positive(within, "--within"),
         probes=probes,
-        scorer=command.scorer(score_url, score_command),
+        scorer=command.scorer(score_url, score_command, score_tokens),
         wait=wait,
         as_json=json,
     )

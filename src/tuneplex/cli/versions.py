@@ -165,7 +165,7 @@ def _named(wished: str) -> str:
     return name
 
 
-def scorer(url: str | None, command: str | None) -> Scorer | None:
+def scorer(url: str | None, command: str | None, tokens: int) -> Scorer | None:
     """Who tells how good answers are.
 
     Raises:
@@ -176,7 +176,7 @@ def scorer(url: str | None, command: str | None) -> Scorer | None:
     if url is not None:
         if not url.startswith(("http://", "https://")):
             raise UserError(f"--score-url: {url} is not a URL of HTTP")
-        return Scorer(url=url)
+        return Scorer(url=url, tokens=tokens)
     if command is None:
         return None
     try:
@@ -185,7 +185,7 @@ def scorer(url: str | None, command: str | None) -> Scorer | None:
         raise UserError(f"--score-command: {error}") from error
     if not words or shutil.which(words[0]) is None:
         raise UserError(f"--score-command: there is no program {words[0] if words else 'without a name'}")
-    return Scorer(command=(str(shutil.which(words[0])), *words[1:]))
+    return Scorer(command=(str(shutil.which(words[0])), *words[1:]), tokens=tokens)
 
 
 def read_probes(file: Path | None) -> tuple[Probing, ...]:

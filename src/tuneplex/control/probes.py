@@ -14,7 +14,6 @@ from tuneplex.releases import Probing
 __all__ = ["USUAL", "answer", "logprobs"]
 
 _TIMEOUT_S = 120.0
-_ANSWER_TOKENS = 64
 # What is read where nobody says what an adapter is for: a change of all that a model does shows in any text.
 USUAL = tuple(
     Probing(prompt=text)
@@ -54,13 +53,13 @@ async def logprobs(server: EngineServer, name: str, probe: Probing) -> tuple[flo
         raise EngineError(f"its answer is of another form: {error!r}") from error
 
 
-async def answer(server: EngineServer, name: str, probe: Probing, seed: int) -> str:
-    """What one of an engine's models answers.
+async def answer(server: EngineServer, name: str, probe: Probing, *, seed: int, tokens: int) -> str:
+    """What one of an engine's models answers, in so many tokens at most.
 
     Raises:
         EngineError: It does not.
     """
-    body = {"model": name, "max_tokens": _ANSWER_TOKENS, "temperature": 0.7, "seed": seed}
+    body = {"model": name, "max_tokens": tokens, "temperature": 0.7, "seed": seed}
     try:
         if probe.messages:
             asked = [message for message in probe.messages if message.get("role") != "assistant"]

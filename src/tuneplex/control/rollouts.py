@@ -31,6 +31,7 @@ __all__ = ["Observed", "Rollouts"]
 
 _log = get_logger(__name__)
 _LOOK_S = 1.0
+_AT_ONCE = 8  # texts that one engine reads side by side
 _PAUSE_S = 5.0  # after something has failed that may be better the next time
 
 
@@ -94,7 +95,7 @@ class Rollouts:
         for comparing in self._comparing.values():
             comparing.heard(finished)
 
-    async def probe(self, version: AdapterVersion, probes: Iterable[Probing]) -> tuple[Probing, ...]:
+    async def probe(self, version: AdapterVersion, probes: Sequence[Probing]) -> tuple[Probing, ...]:
         """The same texts, with the log-probabilities of their tokens by a version that is loaded.
 
         Raises:
@@ -103,9 +104,10 @@ class Rollouts:
         replica = self._replica(version)
         if replica is None:
             raise EngineError(f"no replica that is ready has {version.id} loaded")
-        async with _server(replica) as server:
-            told = [(probe, await logprobs(server, version.id, probe)) for probe in probes]
-        return tuple(msgspec.structs.replace(probe, logprobs=values) for probe, values in told)
+        told = await _told(replica, [(version.id, probe) for probe in probes])
+        return tuple(
+            msgspec.structs.replace(probe, logprobs=values) for probe, values in zip(probes, told, strict=True)
+        )
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -252,12 +254,15 @@ class Rollouts:
         if scorer is None or new is None or old is None or theirs is None:
             return
         probes = rollout.probes or USUAL
-        probe, scores = probes[before.count % len(probes)], []
-        for replica, one in ((theirs, old), (new, version)):
+        probe = probes[before.count % len(probes)]
+
+        async def scored(replica: Seen, one: AdapterVersion) -> float:
             async with _server(replica) as server:
-                said = await answer(server, one.id, probe, seed=before.count)
-            scores.append(await score(scorer, Asked(record.name, one.id, probe.prompt, probe.messages, said)))
-        moments = _with(before, scores[1] - scores[0])
+                said = await answer(server, one.id, probe, seed=before.count, tokens=scorer.tokens)
+            return await score(scorer, Asked(record.name, one.id, probe.prompt, probe.messages, said))
+
+        less, more = await asyncio.gather(scored(theirs, old), scored(new, version))
+        moments = _with(before, more - less)
         await self._change(record, lambda one: (_with_score(one, moments), ()))
 
     # --- what becomes of it
@@ -307,14 +312,25 @@ def _server(replica: Seen) -> EngineServer:
 async def _probed(replica: Seen, version: AdapterVersion, probes: Iterable[Probing]) -> Probed:
     """What the probes say; all of them are read by the same engine, the base's twice."""
     base = next((model.id for model in replica.models if model.parent is None), "")
-    read: list[Probe] = []
+    asked = [(name, probe) for probe in probes for name in (base, base, version.id)]
+    told = iter(await _told(replica, asked))
+    threes = zip(told, told, told, strict=True)
+    named_ones = zip(asked[::3], threes, strict=True)
+    return judge_probes(
+        [Probe(str(number), *three, one[1].logprobs) for number, (one, three) in enumerate(named_ones, 1)]
+    )
+
+
+async def _told(replica: Seen, asked: Sequence[tuple[str, Probing]]) -> list[tuple[float, ...]]:
+    """The log-probabilities of each text by the model beside it; an engine reads several side by side, but not all."""
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(name: str, probe: Probing) -> tuple[float, ...]:
+        async with places:
+            return await logprobs(server, name, probe)
+
     async with _server(replica) as server:
-        for number, probe in enumerate(probes, 1):
-            first = await logprobs(server, base, probe)
-            new = await logprobs(server, version.id, probe)
-            again = await logprobs(server, base, probe)
-            read.append(Probe(str(number), first, again, new, probe.logprobs))
-    return judge_probes(read)
+        return list(await asyncio.gather(*(one(*pair) for pair in asked)))
 
 
 def _with_score(record: AdapterRecord, moments: Moments) -> AdapterRecord:

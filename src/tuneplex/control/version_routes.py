@@ -24,6 +24,7 @@ __all__ = ["version_operations"]
 _ERRORS = (400, 403, 404, 409, 503)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LEAST_PREFIX = 4
+_MOST_TOKENS = 4096
 
 
 def version_operations(controller: Controller, catalog: Catalog, rollouts: Rollouts) -> tuple[Operation, ...]:
@@ -203,6 +204,8 @@ def _check_questions(wish: RolloutWish) -> None:
     for at, probe in enumerate(wish.probes):
         if bool(probe.prompt) is bool(probe.messages):
             raise BadRequest("a probe has either a `prompt` or `messages`", param=f"probes[{at}]")
+    if wish.scorer is not None and not 1 <= wish.scorer.tokens <= _MOST_TOKENS:
+        raise BadRequest(f"an answer that is scored has 1 to {_MOST_TOKENS} tokens", param="scorer.tokens")
     if wish.scorer is not None and bool(wish.scorer.url) is bool(wish.scorer.command):
         raise BadRequest("a scorer has either a `url` or a `command`", param="scorer")
 

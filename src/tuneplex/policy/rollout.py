@@ -26,6 +26,7 @@ _METRICS = 5  # that a version can be rolled back for; the number is fixed, so t
 _VALUES = 50  # of each version, before a mean says anything: its test is exact only for many
 _RARE = 20  # a metric that fewer than one in so many requests has is not waited for
 _GUESS = 10  # values, when the time is over and a guess must do
+_GUESS_SCORES = 3  # of these, as somebody has asked for them and each takes two whole answers
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -239,7 +240,7 @@ def _score(differences: Moments, terms: Terms) -> _Finding:
     state = "open" if lower.count < _VALUES else _state(lower, None, terms.score, terms.alpha)
     return _Finding(
         state=state,
-        beyond=lower.count >= _GUESS and lower.mean > terms.score,
+        beyond=lower.count >= _GUESS_SCORES and lower.mean > terms.score,
         figures=f"score {differences.mean:+.3g} in {differences.count} pairs",
         margin=f"{terms.score:g}",
     )
