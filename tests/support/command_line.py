@@ -37,14 +37,14 @@ def write_base(directory: Path) -> Path:
     return directory
 
 
-def write_adapter(directory: Path, rank: int = 8) -> Path:
-    """An adapter for that base."""
+def write_adapter(directory: Path, rank: int = 8, width: int = 32) -> Path:
+    """An adapter for that base, or of another width for none."""
     config: dict[str, object] = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ["q_proj"]}
     config |= {"base_model_name_or_path": directory.name}
     directory.mkdir(parents=True)
     (directory / "adapter_config.json").write_text(json.dumps(config))
     module = "base_model.model.model.layers.0.self_attn.q_proj"
-    shapes = {f"{module}.lora_A.weight": (rank, 32), f"{module}.lora_B.weight": (32, rank)}
+    shapes = {f"{module}.lora_A.weight": (rank, width), f"{module}.lora_B.weight": (width, rank)}
     _write_tensors(directory / "adapter_model.safetensors", shapes, value=0.01 + crc32(directory.name.encode()) / 2**40)
     return directory
 

@@ -42,7 +42,9 @@ def _paths(state: StateDir) -> Iterator[str]:
     spec = state.read_spec()
     yield spec.base.path
     yield from (version.path for version in spec.adapters)
-    yield from (known.version.path for record in state.read_versions() for known in record.versions)
+    for record in state.read_versions():
+        needed = {record.promoted, *record.before[:1], record.rollout.digest if record.rollout else ""}
+        yield from (known.version.path for known in record.versions if known.version.digest in needed)
 
 
 def _running(note: Path) -> StateDir | None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
+from tuneplex.control.actions import Way
 from tuneplex.control.decide import Situation
-from tuneplex.control.ledger import Figures
+from tuneplex.control.ledger import DRIFTS, Figures
 from tuneplex.control.seen import Seen
 from tuneplex.engines.server import EngineMetrics
 from tuneplex.metrics import render
@@ -114,14 +115,23 @@ class _Ledger(Collector):
         yield _filled(switches, self._alive, _switches)
         pinned = GaugeMetricFamily("tuneplex_replica_adapters_pinned", "Adapters that keep a slot.", labels=_LABELS)
         yield _filled(pinned, self._alive, _pinned)
-        yield self._by_label("moves", "Adapters that control has moved.", "way", lambda found: found.moved)
-        yield self._by_label("drift", "Adapters found otherwise than left.", "kind", lambda found: found.drift)
+        moves = CounterMetricFamily(
+            "tuneplex_replica_adapter_moves", "Adapters that control has moved.", labels=(*_LABELS, "way")
+        )
+        yield self._counted(moves, get_args(Way), lambda found: found.moved)
+        drift = CounterMetricFamily(
+            "tuneplex_replica_adapter_drift", "Adapters found otherwise than left.", labels=(*_LABELS, "kind")
+        )
+        yield self._counted(drift, DRIFTS, lambda found: found.drift)
 
-    def _by_label(self, name: str, text: str, label: str, counts: Callable[[Figures], Mapping[str, int]]) -> Metric:
-        metric = CounterMetricFamily(f"tuneplex_replica_adapter_{name}", text, labels=(*_LABELS, label))
+    def _counted(
+        self, metric: CounterMetricFamily, values: Sequence[str], counts: Callable[[Figures], Mapping[str, int]]
+    ) -> Metric:
+        """With each value of its last label, also what has never happened: a rate needs the 0 before the first 1."""
         for replica in self._alive:
-            for value, count in counts(self._ledger.get(replica.name, Figures())).items():
-                metric.add_metric((replica.launched.pool, replica.name, value), count)
+            found = counts(self._ledger.get(replica.name, Figures()))
+            for value in values:
+                metric.add_metric((replica.launched.pool, replica.name, value), found.get(value, 0))
         return metric
 
 

@@ -18,8 +18,9 @@ from tuneplex.control.seen import Seen
 from tuneplex.policy.residency import Demand, demanded, grown, last_used, modelled, pins, prefetched
 from tuneplex.types import FleetSpec, GatewayReport, PoolSpec, ReplicaState, Residency, Resident, Tier
 
-__all__ = ["Account", "Figures", "Ledger", "drifted", "guessed", "kept", "moves"]
+__all__ = ["DRIFTS", "Account", "Figures", "Ledger", "drifted", "guessed", "kept", "moves"]
 
+DRIFTS = ("missing", "unwanted", "changed", "unpinned")
 _AGAIN_S = 15.0
 
 

@@ -275,7 +275,8 @@ async def test_the_status_tells_where_adapters_are(tmp_path: Path, *, plugin: bo
                 assert (residency.slots, residency.slots_used) == (2, 1)
                 assert b'adapter_slots_used{pool="default",replica="default-0"} 1.0' in controller.metrics()
             else:
-                assert residency is None
+                assert residency is not None
+                assert (residency.guess, [one.name for one in residency.adapters]) == (True, [ada.id])
             assert ("tuneplex-vllm is missing" in only(status).notice) is not plugin
 
 

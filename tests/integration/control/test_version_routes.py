@@ -318,6 +318,7 @@ async def test_the_document_has_these_operations(desk: Desk) -> None:
         ("/adapters/{name}", "GET"),
         ("/adapters/{name}", "DELETE"),
         ("/adapters/{name}/history", "GET"),
+        ("/adapters/{name}/probe", "POST"),
         ("/adapters/{name}/promote", "POST"),
         ("/adapters/{name}/rollback", "POST"),
     }

@@ -19,7 +19,7 @@ from tuneplex.cli.main import run
 from tuneplex.errors import SourceError, StateError
 from tuneplex.types import AdapterVersion, Base, FleetSpec
 
-RANK = 4096  # 1 MiB
+WIDTH = 16384  # 1 MiB
 MIB = 1 << 20
 
 
@@ -28,7 +28,7 @@ def versions(cache: Path, tmp_path: Path) -> list[Path]:
     """Three versions of a megabyte, used a day, two days and three days ago."""
     made = []
     for days in (1, 2, 3):
-        directory = write_adapter(tmp_path / f"v{days}", rank=RANK + days)
+        directory = write_adapter(tmp_path / f"v{days}", width=WIDTH)
         made.append(Path(make_version("a", "", directory, cache=cache).path))
         used(made[-1], days)
     return made
@@ -89,7 +89,7 @@ def test_a_quota_that_is_too_small(weed: ObjectStore, cache: Path, versions: lis
 def test_contents_without_a_version_go(weed: ObjectStore, cache: Path, tmp_path: Path) -> None:
     """Contents go with the last version that has them, and what two versions share counts once."""
     bucket = weed.bucket()
-    files = {path.name: path.read_bytes() for path in write_adapter(tmp_path / "a", rank=RANK).iterdir()}
+    files = {path.name: path.read_bytes() for path in write_adapter(tmp_path / "a", width=WIDTH).iterdir()}
     first = fetch_adapter("a", weed.put(bucket, "a", files), cache, Steps())
     second = fetch_adapter("b", weed.put(bucket, "b", files | {"vocab.json": b"{}"}), cache, Steps())
     assert held(cache) < MIB + MIB // 2
@@ -121,7 +121,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
     assert run(["cache", "show"]) == 0
     assert capsys.readouterr().out == "nothing was fetched yet\n"
-    version = Path(make_version("a", "", write_adapter(tmp_path / "a", rank=RANK), cache=cache).path)
+    version = Path(make_version("a", "", write_adapter(tmp_path / "a", width=WIDTH), cache=cache).path)
     used(version, 2)
     assert run(["cache", "show"]) == 0
     assert f"adapters/{version.name[:12]} " in capsys.readouterr().out

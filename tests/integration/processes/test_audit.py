@@ -72,7 +72,7 @@ def test_a_killed_fleet_has_all_of_it_once(make_fleet: MakeFleet) -> None:
         pid = fleet.pid("gateway_process")
         fleet.kill(pid)
     found = after(fleet, 4)
-    assert [one["outcome"] for one in found] == ["complete"] * 3 + ["gateway_crashed"]
+    assert sorted(one["outcome"] for one in found) == ["complete"] * 3 + ["gateway_crashed"]
     assert len({(one["source"], one["seq"]) for one in found}) == 4
     assert verified(fleet).ok
 
