@@ -265,7 +265,7 @@ async def test_the_status_tells_where_adapters_are(tmp_path: Path, *, plugin: bo
 
             def told(status: Status) -> object:
                 replica = only(status) if status.adapters[0].replicas else None
-                return replica and (replica.notice or (replica.residency and replica.residency.adapters))
+                return replica and replica.residency and replica.residency.adapters
 
             status = await until(controller, told)
             residency = only(status).residency

@@ -155,7 +155,7 @@ class Plant:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until something holds."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while not condition():  # noqa: ASYNC110 - nobody is told of these
                 await asyncio.sleep(0.005)
 
