@@ -560,6 +560,7 @@ async def test_a_broken_scorer_holds_a_promotion_up_but_no_rollback(plant: Plant
     assert (action, why[:40]) == ("rolled back", "The new version is worse: errors 42.9 % ")
 
 
+@pytest.mark.full  # it races with the scores that were under way, and is lost now and then on a busy machine
 async def test_without_the_old_version_there_is_nothing_to_score(plant: Plant, judge: Scorer) -> None:
     """Requests alone do not promote what was to be scored; once the old version is there again, it goes on."""
     async with plant.running():
